@@ -1,0 +1,5 @@
+"""``python -m servefit``."""
+
+from servefit.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Performance laws: one file a law, all under the interface of `servefit.laws.base`."""

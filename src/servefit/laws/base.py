@@ -1,0 +1,72 @@
+"""What every performance law offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from servefit.points import FloatArray, Points
+
+if TYPE_CHECKING:
+    from servefit.calibration import Calibration
+
+#: Which row label each observation carries (its position in the file it came from).
+RowArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Measured points; the arrays have one dimension, one entry a row.
+
+    Attributes:
+        points: what ran.
+        total_tokens_per_s: measured throughput, input and output tokens (Eq. 6); NaN if unknown.
+        e2e_s: measured time in service of one request, without queueing; NaN if unknown.
+        rows: each observation's position in its file.
+    """
+
+    points: Points
+    total_tokens_per_s: FloatArray
+    e2e_s: FloatArray
+    rows: RowArray
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A law's answer for some points; arrays have the points' shape.
+
+    Attributes:
+        terms_s: seconds of E2E by cause; they sum to ``e2e_s``.
+        prefill_s, decode_s: time of the two phases.
+        ttft_s: time to first token, without queueing.
+        e2e_s: time of one request in service (of the whole batch, for a static one).
+        tpot_s: (E2E - TTFT) / (output tokens - 1); NaN for one output token.
+        total_tokens_per_s: batch x (input + output) / E2E (Eq. 6).
+    """
+
+    terms_s: Mapping[str, FloatArray]
+    prefill_s: FloatArray
+    decode_s: FloatArray
+    ttft_s: FloatArray
+    e2e_s: FloatArray
+    tpot_s: FloatArray
+    total_tokens_per_s: FloatArray
+
+
+class Law(Protocol):
+    """A performance law: fitted on observations, then asked about points."""
+
+    name: str
+
+    def fit(self, observations: Observations) -> Calibration:
+        """Calibrate on measured points; raises `ServefitError` where they do not suffice."""
+
+    def prior(self) -> Calibration:
+        """A calibration without any data; raises `ServefitError` with the reason if none exists."""
+
+    def predict(self, calibration: Calibration, points: Points) -> Prediction:
+        """Predict points."""

@@ -1,0 +1,118 @@
+"""Operating points: what a law is asked about, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from servefit.errors import ServefitError
+from servefit.hardware import Hardware
+from servefit.models import ModelShape
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Operating points of a server; every array broadcasts against the others.
+
+    A point is a model on some hardware that runs ``batch`` requests at once, each with
+    ``input_tokens`` of prompt and ``output_tokens`` of answer. Models and hardware are stored
+    once; the index arrays say which one each point uses.
+
+    Attributes:
+        models: the distinct models (their dtypes included).
+        hardware: the distinct accelerators.
+        model_index, hardware_index: integer arrays into the two.
+        input_tokens, output_tokens: mean lengths in tokens.
+        batch: requests that run at once: a static batch, or the time average of running requests.
+        tensor_parallel_size: accelerators that share one replica.
+        mean_context_tokens: mean active context of one running request over its decode, where it
+            was measured (Eq. 3 divided by the batch). ``None``: derived from the lengths (Eq. 12).
+    """
+
+    models: tuple[ModelShape, ...]
+    hardware: tuple[Hardware, ...]
+    model_index: IntArray
+    hardware_index: IntArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+    batch: FloatArray
+    tensor_parallel_size: FloatArray
+    mean_context_tokens: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelShape,
+        hardware: Hardware,
+        *,
+        input_tokens: npt.ArrayLike,
+        output_tokens: npt.ArrayLike,
+        batch: npt.ArrayLike,
+        tensor_parallel_size: npt.ArrayLike = 1,
+        mean_context_tokens: npt.ArrayLike | None = None,
+    ) -> Points:
+        """Points of one model on one accelerator.
+
+        Raises:
+            ServefitError: a length, batch or parallel size is not finite or not positive.
+        """
+        return cls(
+            models=(model,),
+            hardware=(hardware,),
+            model_index=np.zeros((), dtype=np.int64),
+            hardware_index=np.zeros((), dtype=np.int64),
+            input_tokens=_at_least("input_tokens", input_tokens, 0),
+            output_tokens=_at_least("output_tokens", output_tokens, 1),
+            batch=_positive("batch", batch),
+            tensor_parallel_size=_at_least("tensor_parallel_size", tensor_parallel_size, 1),
+            mean_context_tokens=None
+            if mean_context_tokens is None
+            else _positive("mean_context_tokens", mean_context_tokens),
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Broadcast shape of the points."""
+        arrays = [self.model_index, self.hardware_index, self.input_tokens, self.output_tokens]
+        arrays += [self.batch, self.tensor_parallel_size]
+        if self.mean_context_tokens is not None:
+            arrays.append(self.mean_context_tokens)
+        return np.broadcast_shapes(*(a.shape for a in arrays))
+
+    def per_model(self, value: Callable[[ModelShape], float]) -> FloatArray:
+        """``value(model)`` of each point's model, computed once a model."""
+        return np.array([value(m) for m in self.models], dtype=np.float64)[self.model_index]
+
+    def per_hardware(self, value: Callable[[Hardware], float]) -> FloatArray:
+        """``value(hardware)`` of each point's accelerator, computed once an accelerator."""
+        return np.array([value(h) for h in self.hardware], dtype=np.float64)[self.hardware_index]
+
+    def with_batch(self, batch: npt.ArrayLike) -> Points:
+        """The same points at other batches."""
+        return replace(self, batch=_positive("batch", batch))
+
+
+def _at_least(name: str, values: npt.ArrayLike, minimum: float) -> FloatArray:
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~(np.isfinite(array) & (array >= minimum))
+    if bad.any():
+        raise ServefitError(f"{name} = {_first(array, bad):g}: must be at least {minimum:g}")
+    return array
+
+
+def _positive(name: str, values: npt.ArrayLike) -> FloatArray:
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~(np.isfinite(array) & (array > 0))
+    if bad.any():
+        raise ServefitError(f"{name} = {_first(array, bad):g}: must be positive and finite")
+    return array
+
+
+def _first(array: FloatArray, bad: npt.NDArray[np.bool_]) -> float:
+    return float(array[bad].ravel()[0])

@@ -1,0 +1,1 @@
+"""The table of runs: schema, reading and writing, consistency checks, row selection."""
