@@ -1,0 +1,20 @@
+"""Shared fixtures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def servefit_data() -> Path:
+    """The folder of published measurements, named by ``SERVEFIT_DATA``."""
+    folder = os.environ.get("SERVEFIT_DATA")
+    if not folder:
+        pytest.skip("SERVEFIT_DATA is not set: published measurements are not at hand")
+    path = Path(folder)
+    if not (path / "data").is_dir():
+        pytest.fail(f"SERVEFIT_DATA={folder}: holds no folder data/")
+    return path
