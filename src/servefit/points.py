@@ -93,6 +93,13 @@ class Points:
         """``value(hardware)`` of each point's accelerator, computed once an accelerator."""
         return np.array([value(h) for h in self.hardware], dtype=np.float64)[self.hardware_index]
 
+    def per_pair(self, value: Callable[[ModelShape, Hardware], float]) -> FloatArray:
+        """``value(model, accelerator)`` of each point, computed once a pair."""
+        table = np.array(
+            [[value(m, h) for h in self.hardware] for m in self.models], dtype=np.float64
+        )
+        return np.asarray(table[self.model_index, self.hardware_index])
+
     def with_batch(self, batch: npt.ArrayLike) -> Points:
         """The same points at other batches."""
         return replace(self, batch=_positive("batch", batch))

@@ -1,1 +1,31 @@
 """Performance laws: one file a law, all under the interface of `servefit.laws.base`."""
+
+from __future__ import annotations
+
+from servefit.calibration import Calibration
+from servefit.errors import ServefitError
+from servefit.laws.base import Law, Observations, Prediction
+from servefit.laws.slim import Slim
+from servefit.points import FloatArray, Points
+
+__all__ = ["LAWS", "Law", "Observations", "Prediction", "get_law", "log_sd", "predict"]
+
+#: Every law by its name on the command line.
+LAWS: dict[str, Law] = {"slim": Slim()}
+
+
+def get_law(name: str) -> Law:
+    """The law of that name; raises `ServefitError` for an unknown one."""
+    if name not in LAWS:
+        raise ServefitError(f"unknown law {name!r}: known are {', '.join(LAWS)}")
+    return LAWS[name]
+
+
+def predict(calibration: Calibration, points: Points) -> Prediction:
+    """What the calibrated law predicts for ``points``."""
+    return get_law(calibration.law).predict(calibration, points)
+
+
+def log_sd(calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
+    """Standard deviation of the logarithm of the predicted latencies; ``None`` if unknown."""
+    return get_law(calibration.law).log_sd(calibration, points)

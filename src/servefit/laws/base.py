@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from servefit.calibration import Calibration
 from servefit.points import FloatArray, Points
-
-if TYPE_CHECKING:
-    from servefit.calibration import Calibration
 
 #: Which row label each observation carries (its position in the file it came from).
 RowArray = npt.NDArray[np.int64]
@@ -60,7 +58,9 @@ class Prediction:
 class Law(Protocol):
     """A performance law: fitted on observations, then asked about points."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As on the command line."""
 
     def fit(self, observations: Observations) -> Calibration:
         """Calibrate on measured points; raises `ServefitError` where they do not suffice."""
@@ -70,3 +70,10 @@ class Law(Protocol):
 
     def predict(self, calibration: Calibration, points: Points) -> Prediction:
         """Predict points."""
+
+    def log_sd(self, calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
+        """Standard deviation of the logarithm of ``e2e_s``, ``ttft_s`` and ``tpot_s``.
+
+        Throughput shares that of ``e2e_s``. ``None`` where the fit left no residual degrees of
+        freedom to estimate it from.
+        """

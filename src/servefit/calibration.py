@@ -1,0 +1,200 @@
+"""A calibration: everything needed to predict, as data and as a JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from servefit.errors import ServefitError
+from servefit.hardware import Hardware
+from servefit.parameters import FittedParameter
+from servefit.points import FloatArray, Points
+
+#: Raised by one when an older servefit could no longer read the file.
+FORMAT_VERSION = 1
+FORMAT_KEY = "servefit_calibration"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and largest value that a fit has seen."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One training row: which it was and (measured - predicted) / measured throughput."""
+
+    row: int
+    relative: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted law.
+
+    Attributes:
+        law: name of the law, see `servefit.laws`.
+        settings: the law's options, such as SLIM's ``decode_form``.
+        parameters: fitted values and how well each is known.
+        log_covariance: covariance of the parameters' logarithms; ``None`` if unknown.
+        residual_sd: standard deviation of relative throughput residuals; ``None`` without
+            residual degrees of freedom.
+        degrees_of_freedom: rows minus the parameters that they determined.
+        residuals: one a training row.
+        train_mape_pct: mean absolute percentage error on the training rows, by quantity.
+        models: names of the models seen.
+        hardware: the accelerators seen.
+        ranges: smallest and largest value seen of each of `RANGED`.
+        runs_fingerprint: SHA-256 of the training observations.
+        versions: of servefit and of what it computed with.
+        notes: what a reader must know, one sentence each.
+    """
+
+    law: str
+    parameters: tuple[FittedParameter, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    log_covariance: tuple[tuple[float, ...], ...] | None = None
+    residual_sd: float | None = None
+    degrees_of_freedom: int = 0
+    residuals: tuple[Residual, ...] = ()
+    train_mape_pct: Mapping[str, float | None] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
+    hardware: tuple[Hardware, ...] = ()
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    runs_fingerprint: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def theta(self) -> FloatArray:
+        """Parameter values in the law's order."""
+        return np.array([p.value for p in self.parameters])
+
+    def extrapolates(self, points: Points) -> list[str]:
+        """One sentence for each way in which the points lie outside what the fit has seen."""
+        warnings = []
+        unseen = sorted({m.name for m in points.models} - set(self.models))
+        if unseen and self.models:
+            warnings.append(
+                f"model {', '.join(unseen)} was not measured: carried over from "
+                f"{', '.join(self.models)}"
+            )
+        seen = {h.name for h in self.hardware}
+        strange = sorted({h.name for h in points.hardware} - seen)
+        if strange and seen:
+            warnings.append(
+                f"GPU {', '.join(strange)} was not measured: carried over from "
+                f"{', '.join(sorted(seen))}"
+            )
+        for name, value in ranged_values(points).items():
+            limit = self.ranges.get(name)
+            if limit is None or value.size == 0:
+                continue
+            low, high = float(np.min(value)), float(np.max(value))
+            # A batch of 124.8 measured under a cap of 128 does not make 128 an extrapolation.
+            if low < 0.95 * limit.low or high > 1.05 * limit.high:
+                asked = f"{low:g}" if low == high else f"{low:g}..{high:g}"
+                warnings.append(
+                    f"{name} {asked} lies outside the measured {limit.low:g}..{limit.high:g}"
+                )
+        return warnings
+
+    def to_json(self) -> str:
+        """The file's text."""
+        data = {FORMAT_KEY: FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "calibration") -> Self:
+        """Read a file's text.
+
+        Raises:
+            ServefitError: not JSON, not a calibration, from a newer servefit, or damaged.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ServefitError(
+                f"{source}: is not JSON ({error}): give a file written by `servefit fit`"
+            ) from None
+        if not isinstance(data, dict) or FORMAT_KEY not in data:
+            raise ServefitError(
+                f"{source}: is not a calibration (no key {FORMAT_KEY!r}): give a file written by "
+                "`servefit fit`"
+            )
+        version = data.pop(FORMAT_KEY)
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise ServefitError(
+                f"{source}: calibration format {version!r} is newer than {FORMAT_VERSION}, the "
+                "newest that this servefit reads: upgrade servefit or fit again"
+            )
+        try:
+            return cls(**_parse(data))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ServefitError(
+                f"{source}: the calibration is damaged ({type(error).__name__}: {error}): fit again"
+            ) from None
+
+
+def _parse(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON values as constructor arguments; raises on anything malformed."""
+    parameters = tuple(FittedParameter(**p) for p in data["parameters"])
+    for p in parameters:
+        if not (isinstance(p.value, (int, float)) and math.isfinite(p.value)):
+            raise ValueError(f"parameter {p.name} = {p.value!r}")
+    covariance = data["log_covariance"]
+    if covariance is not None:
+        array = np.asarray(covariance, dtype=np.float64)
+        if array.shape != (len(parameters), len(parameters)) or not np.isfinite(array).all():
+            raise ValueError("log_covariance is not a finite square matrix of the parameters")
+    known = {f.name for f in dataclasses.fields(Calibration)}
+    return {
+        **{k: v for k, v in data.items() if k in known},
+        "parameters": parameters,
+        "log_covariance": None if covariance is None else tuple(map(tuple, covariance)),
+        "residuals": tuple(Residual(**r) for r in data["residuals"]),
+        "models": tuple(data["models"]),
+        "hardware": tuple(Hardware(**h) for h in data["hardware"]),
+        "ranges": {k: Range(**v) for k, v in data["ranges"].items()},
+        "notes": tuple(data["notes"]),
+    }
+
+
+def ranged_values(points: Points) -> dict[str, FloatArray]:
+    """The quantities whose seen range a calibration remembers."""
+    return {
+        "input_tokens": points.input_tokens,
+        "output_tokens": points.output_tokens,
+        "batch": points.batch,
+        "tensor_parallel_size": points.tensor_parallel_size,
+    }
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; ``-`` is standard input.
+
+    Raises:
+        ServefitError: the file cannot be read, or is not a sound calibration.
+    """
+    if str(path) == "-":
+        import sys
+
+        return Calibration.from_json(sys.stdin.read(), "standard input")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ServefitError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ServefitError(
+            f"{path}: is not a text file: give a file written by `servefit fit`"
+        ) from None
+    return Calibration.from_json(text, str(path))
