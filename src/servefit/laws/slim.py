@@ -120,7 +120,7 @@ def _terms(
 def _e2e_s(theta: FloatArray, design: _Design, form: DecodeForm) -> FloatArray:
     """Eq. 5."""
     prefill, dense, dense_scaled, kv = _terms(theta, design, form)
-    return prefill + dense + dense_scaled + kv + theta[5]
+    return np.asarray(prefill + dense + dense_scaled + kv + theta[5])
 
 
 def _gradients_s(

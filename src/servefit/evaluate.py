@@ -1,0 +1,144 @@
+"""Score laws on rows that they have not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from servefit.calibration import Calibration
+from servefit.errors import ServefitError
+from servefit.hardware import Hardware
+from servefit.laws import Law, log_sd, predict
+from servefit.laws.support import mape_pct
+from servefit.observations import BatchFrom, ContextFrom, Observed, observe
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RowScore:
+    """One tested row: its position in the file, and predicted against measured."""
+
+    row: int
+    model: str
+    input_tokens: float
+    output_tokens: float
+    batch: float
+    measured_tokens_per_s: float
+    predicted_tokens_per_s: float
+    error_pct: float
+    measured_e2e_s: float | None
+    predicted_e2e_s: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a law did.
+
+    Attributes:
+        throughput_mape_pct, e2e_mape_pct: over the tested rows; ``None`` with a ``reason`` where
+            the law could not predict, or where no tested row carries the quantity.
+        n_train, n_test: rows trained on and tested.
+        calibration: the fit, if there was one.
+        rows: each tested row.
+        unusable: rows selected for training or testing that lack what a law needs, with reasons.
+        step_time_mape_pct: ``None`` for tables of runs.
+    """
+
+    law: str
+    throughput_mape_pct: float | None
+    e2e_mape_pct: float | None
+    n_train: int
+    n_test: int
+    step_time_mape_pct: float | None = None
+    calibration: Calibration | None = None
+    rows: tuple[RowScore, ...] = ()
+    unusable: tuple[tuple[int, str], ...] = ()
+    reason: str | None = None
+
+
+def evaluate(
+    frame: pl.DataFrame,
+    law: Law,
+    *,
+    train: Mask | None,
+    test: Mask,
+    batch_from: BatchFrom = "mean_batch",
+    context_from: ContextFrom = "lengths",
+    gpu: Hardware | None = None,
+) -> Score:
+    """Fit ``law`` on the train rows and score it on the test rows.
+
+    MAPE = 100 mean(|predicted / measured - 1|), on total throughput and on E2E. Rows trained on
+    are never tested, whatever ``test`` says.
+
+    Args:
+        frame: a table of runs.
+        law: the law.
+        train: rows to fit on; ``None`` asks the law for its prediction without data.
+        test: rows to test.
+        batch_from, context_from, gpu: what the law is given, see `servefit.observations.observe`.
+
+    Raises:
+        ServefitError: no row to train on or to test.
+    """
+    if train is not None:
+        if not train.any():
+            raise ServefitError("no row is selected for training: check --where and --train")
+        test = test & ~train
+    if not test.any():
+        raise ServefitError(
+            "no row is left to test: --test selects nothing that was not trained on"
+        )
+    tested = observe(
+        frame.filter(test), batch_from=batch_from, context_from=context_from, gpu=gpu
+    )
+    trained = None
+    if train is not None:
+        trained = observe(
+            frame.filter(train), batch_from=batch_from, context_from=context_from, gpu=gpu
+        )
+    unusable = tested.unusable + (trained.unusable if trained else ())
+    n_train = len(trained.observations.rows) if trained else 0
+    n_test = len(tested.observations.rows)
+    try:
+        calibration = law.fit(trained.observations) if trained else law.prior()
+    except ServefitError as error:
+        return Score(law.name, None, None, n_train, n_test, unusable=unusable, reason=str(error))
+    predicted = predict(calibration, tested.observations.points)
+    measured = tested.observations
+    return Score(
+        law=law.name,
+        throughput_mape_pct=mape_pct(predicted.total_tokens_per_s, measured.total_tokens_per_s),
+        e2e_mape_pct=mape_pct(predicted.e2e_s, measured.e2e_s),
+        n_train=n_train,
+        n_test=n_test,
+        calibration=calibration,
+        rows=_row_scores(tested, predicted.total_tokens_per_s, predicted.e2e_s),
+        unusable=unusable,
+    )
+
+
+def _row_scores(
+    tested: Observed, tokens_per_s: npt.NDArray[np.float64], e2e_s: npt.NDArray[np.float64]
+) -> tuple[RowScore, ...]:
+    measured = tested.observations
+    points = measured.points
+    return tuple(
+        RowScore(
+            row=int(measured.rows[i]),
+            model=points.models[points.model_index[i]].name,
+            input_tokens=float(points.input_tokens[i]),
+            output_tokens=float(points.output_tokens[i]),
+            batch=float(points.batch[i]),
+            measured_tokens_per_s=float(measured.total_tokens_per_s[i]),
+            predicted_tokens_per_s=float(tokens_per_s[i]),
+            error_pct=float(100 * (tokens_per_s[i] / measured.total_tokens_per_s[i] - 1)),
+            measured_e2e_s=float(measured.e2e_s[i]) if np.isfinite(measured.e2e_s[i]) else None,
+            predicted_e2e_s=float(e2e_s[i]),
+        )
+        for i in range(len(measured.rows))
+    )
