@@ -1,5 +1,17 @@
 """Models: their shape, from a HuggingFace config or from the built-in catalogue."""
 
-from servefit.models.shape import AttentionGroup, Experts, ModelShape
+from servefit.models.build import shape_from_config
+from servefit.models.catalogue import CatalogueModel, get_model, list_models
+from servefit.models.shape import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
 
-__all__ = ["AttentionGroup", "Experts", "ModelShape"]
+__all__ = [
+    "AttentionGroup",
+    "CatalogueModel",
+    "Experts",
+    "ModelShape",
+    "Parts",
+    "RecurrentGroup",
+    "get_model",
+    "list_models",
+    "shape_from_config",
+]

@@ -1,10 +1,19 @@
-"""The shape of a decoder-only Transformer and what follows from it."""
+"""The shape of a decoder-only language model and what follows from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from servefit.dtypes import bytes_per_number, canonical_dtype
+from servefit.errors import ServefitError
+
+FloatArray = npt.NDArray[np.float64]
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +23,13 @@ class AttentionGroup:
     Attributes:
         num_layers: how many layers are of this kind.
         num_kv_heads: key/value heads.
-        head_size: width of one query, key or value head; never assumed to be hidden/heads.
-        window_tokens: sliding window; ``None`` attends to the whole context.
+        head_size: width of one query or key head; never assumed to be hidden/heads.
+        window_tokens: sliding window or attention chunk; ``None`` attends to the whole context.
         latent_size: MLA stores this many numbers a token and layer (c_kv + k_rope), the same on
             every tensor-parallel rank, instead of keys and values by head; ``None`` otherwise.
+        num_query_heads: query heads.
+        value_head_size: width of one value head where it differs from ``head_size``.
+        latent_value_size: the part of the latent that serves as values (c_kv).
     """
 
     num_layers: int
@@ -25,13 +37,76 @@ class AttentionGroup:
     head_size: int
     window_tokens: int | None = None
     latent_size: int | None = None
+    num_query_heads: int = 0
+    value_head_size: int | None = None
+    latent_value_size: int = 0
 
     @property
     def kv_numbers_per_token(self) -> int:
-        """Numbers that one layer stores for one token: 2 H_kv d_h, or the latent size (MLA)."""
+        """Numbers that one layer stores for one token: H_kv (d_k + d_v), or the latent (MLA)."""
+        return self.kv_numbers_per_token_on_rank(1)
+
+    def kv_numbers_per_token_on_rank(self, tensor_parallel_size: int) -> int:
+        """The same on one tensor-parallel rank: at least one whole KV head; an MLA latent whole."""
         if self.latent_size is not None:
             return self.latent_size
-        return 2 * self.num_kv_heads * self.head_size
+        heads = -(-self.num_kv_heads // tensor_parallel_size)
+        return heads * (self.head_size + self._value_head_size)
+
+    @property
+    def flops_per_pair(self) -> int:
+        """FLOPs of one layer for one (query token, context token) pair: 2 H_q (d_k + d_v)."""
+        return 2 * self.num_query_heads * (self.head_size + self._value_head_size)
+
+    @property
+    def decode_flops_per_pair(self) -> int:
+        """The same in decode; MLA attends on its latent there: 2 H_q (2 c_kv + k_rope)."""
+        if self.latent_size is None:
+            return self.flops_per_pair
+        return 2 * self.num_query_heads * (self.latent_size + self.latent_value_size)
+
+    def tokens_in_reach(self, context_tokens: npt.ArrayLike) -> FloatArray:
+        """Context tokens that these layers keep and read: min(context, window).
+
+        Chunked attention reads between one token and a whole chunk; the chunk is its upper bound.
+        """
+        context = np.asarray(context_tokens, dtype=np.float64)
+        return context if self.window_tokens is None else np.minimum(context, self.window_tokens)
+
+    def causal_pairs(self, input_tokens: npt.ArrayLike) -> FloatArray:
+        """(query, context) pairs of a prompt: n(n+1)/2, or with a window w < n: wn - w(w-1)/2."""
+        n = np.asarray(input_tokens, dtype=np.float64)
+        w = self.tokens_in_reach(n)
+        return w * n - w * (w - 1) / 2
+
+    @property
+    def _value_head_size(self) -> int:
+        return self.head_size if self.value_head_size is None else self.value_head_size
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentGroup:
+    """Layers that keep a state of fixed size for each request instead of keys and values.
+
+    Attributes:
+        num_layers: how many layers are of this kind.
+        kind: the layer's name in its field ("mamba", "mamba2", "gated delta net").
+        conv_numbers, state_numbers: numbers of one layer's convolution and recurrent state.
+        conv_dtype, state_dtype: their dtypes.
+    """
+
+    num_layers: int
+    kind: str
+    conv_numbers: int
+    state_numbers: int
+    conv_dtype: str = "bfloat16"
+    state_dtype: str = "bfloat16"
+
+    @property
+    def bytes_per_request(self) -> float:
+        """Bytes of the states that these layers keep for one request."""
+        conv = self.conv_numbers * bytes_per_number(self.conv_dtype)
+        return self.num_layers * (conv + self.state_numbers * bytes_per_number(self.state_dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +114,7 @@ class Experts:
     """Mixture-of-experts FFN layers.
 
     Attributes:
-        num_layers: layers whose FFN is a mixture; the others are dense with ``ffn_size``.
+        num_layers: layers that have a mixture.
         num_experts: routed experts in such a layer.
         experts_per_token: routed experts that one token uses.
         ffn_size: width of one routed expert.
@@ -52,77 +127,192 @@ class Experts:
     ffn_size: int
     shared_ffn_size: int = 0
 
+    def expected_distinct(self, num_tokens: npt.ArrayLike) -> FloatArray:
+        """Distinct experts that a step over n tokens reads in one layer: E (1 - (1 - k/E)^n).
+
+        Every token picks k of E uniformly and on its own, which is an upper bound.
+        """
+        n = np.asarray(num_tokens, dtype=np.float64)
+        missed = 1 - self.experts_per_token / self.num_experts
+        return np.asarray(self.num_experts * (1 - missed**n))
+
 
 @dataclass(frozen=True, slots=True)
+class Parts(Generic[Number]):
+    """Parameters, or their bytes, by what a step does with them. Each is in exactly one field.
+
+    Attributes:
+        attention: matrices of attention blocks.
+        recurrent: matrices of recurrent blocks.
+        ffn: matrices of dense FFNs and of shared experts.
+        experts: routed experts, all of them.
+        other_matrices: further matrices that each token passes: routers, embedding projections.
+        embedding: the input embedding table.
+        lm_head: the LM head; 0 where it is the input embedding.
+        lookups: further tables of which a token reads a row: learned positions.
+        vectors: norms, biases, sinks and other parameters that are no matrices.
+    """
+
+    attention: Number
+    recurrent: Number
+    ffn: Number
+    experts: Number
+    other_matrices: Number
+    embedding: Number
+    lm_head: Number
+    lookups: Number
+    vectors: Number
+
+    @property
+    def total(self) -> Number:
+        """The sum."""
+        numbers: tuple[Number, ...] = astuple(self)
+        return sum(numbers)
+
+
+#: Parts that weight quantisation leaves in 16 bits.
+KEPT_IN_16_BITS = ("other_matrices", "embedding", "lm_head", "lookups", "vectors")
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """What a performance law needs to know of a model. Stored once here; the rest is derived.
 
     Attributes:
         name: as in the runs, usually the HuggingFace name.
+        num_layers: L, layers of every kind.
         hidden_size, num_attention_heads, vocab_size: D, H_q and the vocabulary.
-        attention: groups of layers by attention kind; their counts sum to the number of layers.
-        attention_parameters: parameters of all attention blocks, biases included.
-        ffn_size: D_ff of the dense FFN layers (0 when every layer is a mixture of experts).
+        attention: groups of layers by attention kind; empty in a purely recurrent model.
+        parameters: parameters by part.
+        ffn_size: D_ff of the (first) dense FFN layer; ``None`` where all are mixtures.
         num_ffn_matrices: 2 (up, down) or 3 (gated: gate, up, down).
         experts: mixture-of-experts layers, if any.
-        ffn_bias_parameters: biases of the FFN matrices of all layers.
-        tied_embeddings: the LM head is the input embedding.
-        embedding_width: width of the embedding table; differs from D only with projections
-            (OPT-350M).
-        other_parameters: norms, learned positions, embedding projections, routers, sinks.
+        recurrent: layers with a recurrent state, if any.
         weight_dtype, kv_cache_dtype: canonical names, see `servefit.dtypes`.
-        stored_weight_bytes: bytes of the weights as stored, where quantisation makes them differ
+        stored_bytes: bytes of the weights as stored, by part, where quantisation makes them differ
             from parameters x bytes of ``weight_dtype``; ``None`` otherwise.
+        architecture: the family, as in the config's ``model_type``.
         source: where the shape comes from.
+        notes: what a reader should know: parts left out, defaults taken.
     """
 
     name: str
+    num_layers: int
     hidden_size: int
     num_attention_heads: int
     vocab_size: int
     attention: tuple[AttentionGroup, ...]
-    attention_parameters: int
-    ffn_size: int
+    parameters: Parts[int]
+    ffn_size: int | None
     num_ffn_matrices: int
-    tied_embeddings: bool
-    embedding_width: int
-    other_parameters: int
-    ffn_bias_parameters: int = 0
     experts: Experts | None = None
+    recurrent: tuple[RecurrentGroup, ...] = ()
     weight_dtype: str = "bfloat16"
     kv_cache_dtype: str = "bfloat16"
-    stored_weight_bytes: float | None = None
+    stored_bytes: Parts[float] | None = None
+    architecture: str = ""
     source: str = ""
-
-    @property
-    def num_layers(self) -> int:
-        """L."""
-        return sum(group.num_layers for group in self.attention)
+    notes: tuple[str, ...] = ()
 
     @property
     def num_kv_heads(self) -> int:
-        """H_kv of the first attention group."""
-        return self.attention[0].num_kv_heads
+        """H_kv of the first attention group; 0 without attention."""
+        return self.attention[0].num_kv_heads if self.attention else 0
 
     @property
     def head_size(self) -> int:
-        """d_h of the first attention group."""
-        return self.attention[0].head_size
+        """d_h of the first attention group; 0 without attention."""
+        return self.attention[0].head_size if self.attention else 0
 
     @property
     def kv_width(self) -> float:
-        """D_kv = H_kv d_h (Eq. 4), the mean over layers (MLA: half its latent size)."""
-        numbers = sum(g.num_layers * g.kv_numbers_per_token for g in self.attention)
-        return numbers / (2 * self.num_layers)
+        """D_kv = H_kv d_h (Eq. 4), the mean over all layers (MLA: half its latent size)."""
+        return self._kv_numbers_per_token(1) / (2 * self.num_layers)
 
     @property
     def ffn_ratio(self) -> float:
         """r_ff of Eq. 8 = D_ff/D for two matrices; a third (gated) makes it 1.5 x D_ff/D.
 
-        Eq. 8 counts 4 r_ff D^2 FLOPs a token, two matrices. In mixtures the active experts count.
+        Eq. 8 counts 4 r_ff D^2 FLOPs a token and layer, those of two matrices. In mixtures the
+        active experts count; where layers differ it is their mean.
         """
-        matrices = 2 * self.hidden_size * self.hidden_size * self.num_layers
-        return (self._ffn_parameters(active_only=True) - self.ffn_bias_parameters) / matrices
+        matrices = self.parameters.ffn + self._active_expert_parameters
+        return matrices / (2 * self.hidden_size**2 * self.num_layers)
+
+    @property
+    def tied_embeddings(self) -> bool:
+        """Whether the LM head is the input embedding."""
+        return self.parameters.lm_head == 0
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the input embedding table."""
+        return self.parameters.embedding
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters."""
+        return self.parameters.total
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that take part in one token's step: experts not routed to are left out."""
+        idle = self.parameters.experts - self._active_expert_parameters
+        return self.num_parameters - idle
+
+    @property
+    def num_matmul_parameters(self) -> int:
+        """Parameters of the matrices that one token is multiplied with, LM head included.
+
+        The input embedding is a look-up and costs no FLOPs, unless it is the LM head as well.
+        """
+        parts = self.parameters
+        return (
+            parts.attention
+            + parts.recurrent
+            + parts.ffn
+            + self._active_expert_parameters
+            + parts.other_matrices
+            + (parts.embedding if self.tied_embeddings else parts.lm_head)
+        )
+
+    @cached_property
+    def weight_bytes_by_part(self) -> Parts[float]:
+        """Bytes of the weights by part.
+
+        Formats under 16 bits hold the matrices of attention, recurrent blocks, FFNs and experts;
+        embeddings, LM head, routers and norms stay in 16 bits, as the engines keep them.
+        """
+        if self.stored_bytes is not None:
+            return self.stored_bytes
+        size = bytes_per_number(self.weight_dtype)
+        kept = max(size, 2.0)
+        values = {
+            part.name: getattr(self.parameters, part.name)
+            * (kept if part.name in KEPT_IN_16_BITS else size)
+            for part in fields(Parts)
+        }
+        return Parts(**values)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all weights in GPU memory, before tensor parallelism."""
+        return self.weight_bytes_by_part.total
+
+    def streamed_weight_bytes(self, num_tokens: npt.ArrayLike = 1) -> FloatArray:
+        """Bytes of weights that one step over ``num_tokens`` tokens reads from memory.
+
+        All matrices and vectors once, the LM head included; of the input embedding and other
+        look-up tables only single rows, taken as nothing (a tied embedding is read as LM head);
+        of a mixture's experts the expected distinct ones, see `Experts.expected_distinct`.
+        """
+        parts = self.weight_bytes_by_part
+        looked_up = parts.lookups + (0.0 if self.tied_embeddings else parts.embedding)
+        always = parts.total - parts.experts - looked_up
+        if self.experts is None:
+            return np.full(np.shape(num_tokens), always)
+        share = self.experts.expected_distinct(num_tokens) / self.experts.num_experts
+        return np.asarray(always + parts.experts * share)
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -130,50 +320,55 @@ class ModelShape:
 
         Sliding-window layers are counted as if the window were not full.
         """
-        numbers = sum(g.num_layers * g.kv_numbers_per_token for g in self.attention)
-        return numbers * bytes_per_number(self.kv_cache_dtype)
+        return self.kv_bytes_per_token_on_rank(1)
 
-    @property
-    def embedding_parameters(self) -> int:
-        """Parameters of the input embedding table."""
-        return self.vocab_size * self.embedding_width
+    def kv_bytes_per_token_on_rank(self, tensor_parallel_size: int) -> float:
+        """KV bytes of one token on one tensor-parallel rank.
 
-    @property
-    def num_parameters(self) -> int:
-        """All parameters."""
-        head = 0 if self.tied_embeddings else self.embedding_parameters
-        return (
-            self.attention_parameters
-            + self._ffn_parameters(active_only=False)
-            + self.embedding_parameters
-            + head
-            + self.other_parameters
-        )
+        Heads are sharded, at least one whole head a rank; an MLA latent is whole on every rank.
 
-    @property
-    def num_active_parameters(self) -> int:
-        """Parameters that take part in one token's step: experts not routed to are left out."""
-        unused = self._ffn_parameters(active_only=False) - self._ffn_parameters(active_only=True)
-        return self.num_parameters - unused
-
-    @property
-    def num_matmul_parameters(self) -> int:
-        """Parameters of the matrices that one token is multiplied with, LM head included.
-
-        The input embedding is a look-up and costs no FLOPs; the LM head has the same size.
+        Raises:
+            ServefitError: ``tensor_parallel_size`` is below 1.
         """
-        return (
-            self.attention_parameters
-            + self._ffn_parameters(active_only=True)
-            + self.embedding_parameters
-        )
+        if tensor_parallel_size < 1:
+            raise ServefitError(
+                f"tensor_parallel_size = {tensor_parallel_size}: must be at least 1"
+            )
+        return self._kv_numbers_per_token(tensor_parallel_size) * self._kv_number_bytes
+
+    def kv_bytes(self, context_tokens: npt.ArrayLike) -> FloatArray:
+        """KV bytes that one request of a given context holds, and that each decode step reads.
+
+        Windowed layers keep min(context, window) tokens. Recurrent states come on top.
+        """
+        context = np.asarray(context_tokens, dtype=np.float64)
+        total = np.zeros_like(context)
+        for group in self.attention:
+            numbers = group.num_layers * group.kv_numbers_per_token
+            total = total + numbers * self._kv_number_bytes * group.tokens_in_reach(context)
+        return total
 
     @property
-    def weight_bytes(self) -> float:
-        """Bytes of all weights in GPU memory, before tensor parallelism."""
-        if self.stored_weight_bytes is not None:
-            return self.stored_weight_bytes
-        return self.num_parameters * bytes_per_number(self.weight_dtype)
+    def state_bytes_per_request(self) -> float:
+        """Bytes of the recurrent states of one request; 0 in a Transformer."""
+        return sum(group.bytes_per_request for group in self.recurrent)
+
+    def prefill_attention_flops(self, input_tokens: npt.ArrayLike) -> FloatArray:
+        """FLOPs of causal attention over one prompt: sum over layers of 2 H_q (d_k + d_v) pairs."""
+        n = np.asarray(input_tokens, dtype=np.float64)
+        total = np.zeros_like(n)
+        for group in self.attention:
+            total = total + group.num_layers * group.flops_per_pair * group.causal_pairs(n)
+        return total
+
+    def decode_attention_flops(self, context_tokens: npt.ArrayLike) -> FloatArray:
+        """FLOPs of attention for one new token after ``context_tokens``."""
+        context = np.asarray(context_tokens, dtype=np.float64)
+        total = np.zeros_like(context)
+        for group in self.attention:
+            flops = group.num_layers * group.decode_flops_per_pair
+            total = total + flops * group.tokens_in_reach(context)
+        return total
 
     def with_dtypes(
         self, weight_dtype: str | None = None, kv_cache_dtype: str | None = None
@@ -181,18 +376,24 @@ class ModelShape:
         """The same shape in other number formats; raises `ServefitError` for an unknown one."""
         shape = self
         if weight_dtype is not None and canonical_dtype(weight_dtype) != shape.weight_dtype:
-            shape = replace(
-                shape, weight_dtype=canonical_dtype(weight_dtype), stored_weight_bytes=None
-            )
+            shape = replace(shape, weight_dtype=canonical_dtype(weight_dtype), stored_bytes=None)
         if kv_cache_dtype is not None:
             shape = replace(shape, kv_cache_dtype=canonical_dtype(kv_cache_dtype))
         return shape
 
-    def _ffn_parameters(self, *, active_only: bool) -> int:
-        width_sum = self.ffn_size * self.num_layers
-        if self.experts is not None:
-            experts = self.experts
-            routed = experts.experts_per_token if active_only else experts.num_experts
-            width_sum = self.ffn_size * (self.num_layers - experts.num_layers)
-            width_sum += experts.num_layers * (routed * experts.ffn_size + experts.shared_ffn_size)
-        return self.num_ffn_matrices * self.hidden_size * width_sum + self.ffn_bias_parameters
+    @property
+    def _active_expert_parameters(self) -> int:
+        if self.experts is None:
+            return 0
+        used = self.parameters.experts * self.experts.experts_per_token
+        return used // self.experts.num_experts
+
+    @property
+    def _kv_number_bytes(self) -> float:
+        return bytes_per_number(self.kv_cache_dtype)
+
+    def _kv_numbers_per_token(self, tensor_parallel_size: int) -> int:
+        return sum(
+            group.num_layers * group.kv_numbers_per_token_on_rank(tensor_parallel_size)
+            for group in self.attention
+        )
