@@ -19,14 +19,16 @@ class Hardware:
         memory_bytes: GPU memory.
         link_bandwidth_bytes_per_s: bandwidth to its peers, one direction, for tensor parallelism.
         sources: where each number comes from, by field name.
+        notes: what a reader should know.
     """
 
     name: str
-    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     memory_bandwidth_bytes_per_s: float | None = None
     memory_bytes: float | None = None
     link_bandwidth_bytes_per_s: float | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    notes: str = ""
 
     def peak_flops(self, dtype: str) -> float | None:
         """Dense FLOP/s for arithmetic on ``dtype`` weights; ``None`` where unknown.
