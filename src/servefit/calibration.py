@@ -14,6 +14,7 @@ import numpy as np
 
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
+from servefit.models.shape import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
 from servefit.parameters import FittedParameter
 from servefit.points import FloatArray, Points
 
@@ -52,9 +53,9 @@ class Calibration:
         degrees_of_freedom: rows minus the parameters that they determined.
         residuals: one a training row.
         train_mape_pct: mean absolute percentage error on the training rows, by quantity.
-        models: names of the models seen.
+        models: the models seen.
         hardware: the accelerators seen.
-        ranges: smallest and largest value seen of each of `RANGED`.
+        ranges: smallest and largest value seen of each of `ranged_values`.
         runs_fingerprint: SHA-256 of the training observations.
         versions: of servefit and of what it computed with.
         notes: what a reader must know, one sentence each.
@@ -68,7 +69,7 @@ class Calibration:
     degrees_of_freedom: int = 0
     residuals: tuple[Residual, ...] = ()
     train_mape_pct: Mapping[str, float | None] = field(default_factory=dict)
-    models: tuple[str, ...] = ()
+    models: tuple[ModelShape, ...] = ()
     hardware: tuple[Hardware, ...] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)
     runs_fingerprint: str = ""
@@ -82,11 +83,12 @@ class Calibration:
     def extrapolates(self, points: Points) -> list[str]:
         """One sentence for each way in which the points lie outside what the fit has seen."""
         warnings = []
-        unseen = sorted({m.name for m in points.models} - set(self.models))
-        if unseen and self.models:
+        known = {m.name for m in self.models}
+        unseen = sorted({m.name for m in points.models} - known)
+        if unseen and known:
             warnings.append(
                 f"model {', '.join(unseen)} was not measured: carried over from "
-                f"{', '.join(self.models)}"
+                f"{', '.join(sorted(known))}"
             )
         seen = {h.name for h in self.hardware}
         strange = sorted({h.name for h in points.hardware} - seen)
@@ -162,11 +164,28 @@ def _parse(data: dict[str, Any]) -> dict[str, Any]:
         "parameters": parameters,
         "log_covariance": None if covariance is None else tuple(map(tuple, covariance)),
         "residuals": tuple(Residual(**r) for r in data["residuals"]),
-        "models": tuple(data["models"]),
+        "models": tuple(_parse_model(m) for m in data["models"]),
         "hardware": tuple(Hardware(**h) for h in data["hardware"]),
         "ranges": {k: Range(**v) for k, v in data["ranges"].items()},
         "notes": tuple(data["notes"]),
     }
+
+
+def _parse_model(data: dict[str, Any]) -> ModelShape:
+    optional = {
+        "experts": data["experts"] and Experts(**data["experts"]),
+        "stored_bytes": data["stored_bytes"] and Parts(**data["stored_bytes"]),
+    }
+    return ModelShape(
+        **{
+            **data,
+            **optional,
+            "attention": tuple(AttentionGroup(**g) for g in data["attention"]),
+            "parameters": Parts(**data["parameters"]),
+            "recurrent": tuple(RecurrentGroup(**g) for g in data["recurrent"]),
+            "notes": tuple(data["notes"]),
+        }
+    )
 
 
 def ranged_values(points: Points) -> dict[str, FloatArray]:

@@ -94,6 +94,17 @@ def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
     return table
 
 
+def mask(table: RunTable, selections: Sequence[str], option: str) -> Any:
+    """Which rows the selections match; raises `ServefitError` if none is."""
+    from servefit.runs.select import parse_selections
+
+    selection = parse_selections(selections)
+    chosen = selection.mask(table.frame, table.kind)
+    if not chosen.any():
+        raise ServefitError(selection.nothing_matches(table, option))
+    return chosen
+
+
 def echo_json(value: object) -> None:
     """Print ``value`` as JSON; numpy and dataclasses are unpacked, NaN and infinity are null."""
     click.echo(json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False))

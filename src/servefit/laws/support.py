@@ -83,7 +83,7 @@ def calibration_of(
             ),
             "e2e_s": mape_pct(predicted.e2e_s, observations.e2e_s),
         },
-        models=tuple(m.name for m in points.models),
+        models=points.models,
         hardware=points.hardware,
         ranges={
             name: Range(float(np.min(value)), float(np.max(value)))

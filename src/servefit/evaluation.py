@@ -14,6 +14,7 @@ from servefit.hardware import Hardware
 from servefit.laws import Law, log_sd, predict
 from servefit.laws.support import mape_pct
 from servefit.observations import BatchFrom, ContextFrom, Observed, observe
+from servefit.runs.table import RunTable
 
 Mask = npt.NDArray[np.bool_]
 
@@ -61,7 +62,7 @@ class Score:
 
 
 def evaluate(
-    frame: pl.DataFrame,
+    table: RunTable,
     law: Law,
     *,
     train: Mask | None,
@@ -76,7 +77,7 @@ def evaluate(
     are never tested, whatever ``test`` says.
 
     Args:
-        frame: a table of runs.
+        table: a table of runs or of engine steps; SLIM has no step times.
         law: the law.
         train: rows to fit on; ``None`` asks the law for its prediction without data.
         test: rows to test.
@@ -93,13 +94,23 @@ def evaluate(
         raise ServefitError(
             "no row is left to test: --test selects nothing that was not trained on"
         )
+    if table.kind == "steps":
+        n_train = 0 if train is None else int(train.sum())
+        reason = f"{law.name}: predicts whole requests, not the time of one engine step"
+        return Score(law.name, None, None, n_train, int(test.sum()), reason=reason)
     tested = observe(
-        frame.filter(test), batch_from=batch_from, context_from=context_from, gpu=gpu
+        table.frame.filter(pl.Series(test)),
+        batch_from=batch_from,
+        context_from=context_from,
+        gpu=gpu,
     )
     trained = None
     if train is not None:
         trained = observe(
-            frame.filter(train), batch_from=batch_from, context_from=context_from, gpu=gpu
+            table.frame.filter(pl.Series(train)),
+            batch_from=batch_from,
+            context_from=context_from,
+            gpu=gpu,
         )
     unusable = tested.unusable + (trained.unusable if trained else ())
     n_train = len(trained.observations.rows) if trained else 0

@@ -1,0 +1,154 @@
+"""``servefit evaluate``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.cli import common
+from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.evaluation import Score
+    from servefit.observations import BatchFrom, ContextFrom
+
+
+@click.command(name="evaluate")
+@click.argument("runs", nargs=-1, required=True, type=click.Path())
+@click.option("--law", default="slim", show_default=True, help="Laws to score: slim,...")
+@common.where_option
+@common.selection_option(
+    "--train", "Rows to fit on, as --where; `none`: the law's prediction without data."
+)
+@common.selection_option("--test", "Rows to test, as --where. Default: all not trained on.")
+@common.observation_options
+@click.option("--rows", "show_rows", is_flag=True, help="Show every tested row.")
+@common.json_option
+def command(
+    runs: tuple[str, ...],
+    law: str,
+    where: tuple[str, ...],
+    train: tuple[str, ...],
+    test: tuple[str, ...],
+    batch_from: BatchFrom,
+    context_from: ContextFrom,
+    gpu: str | None,
+    show_rows: bool,
+    as_json: bool,
+) -> None:
+    """Score laws on rows of RUNS that they have not seen.
+
+    Each law is fitted on the --train rows and predicts the --test rows; the error is MAPE on total
+    throughput and on E2E. Rows trained on are never tested.
+
+    \b
+    Examples:
+      servefit evaluate runs.csv --where campaign=fixed_lengths \\
+          --train output_tokens=..300 --train preemptions=0 --test output_tokens=390
+      servefit evaluate runs.csv --train row%2=0 --test row%2=1 --rows
+    """
+    from servefit import api
+    from servefit.evaluation import evaluate
+    from servefit.laws import get_law
+
+    if not train:
+        raise ServefitError("--train is missing: say which rows to fit on, or `--train none`")
+    laws = [get_law(name.strip()) for name in law.split(",")]
+    table = common.load_rows(runs, where)
+    scores = [
+        evaluate(
+            table,
+            each,
+            train=None if train == ("none",) else common.mask(table, train, "--train"),
+            test=common.mask(table, test, "--test"),
+            batch_from=batch_from,
+            context_from=context_from,
+            gpu=api.as_hardware(gpu),
+        )
+        for each in laws
+    ]
+    if as_json:
+        common.echo_json(_document(scores, show_rows, [p.as_dict() for p in table.refused]))
+    else:
+        _report(scores, show_rows)
+
+
+def _document(
+    scores: Sequence[Score], show_rows: bool, refused: list[dict[str, Any]]
+) -> dict[str, Any]:
+    laws = {}
+    for score in scores:
+        entry: dict[str, Any] = {
+            "throughput_mape_pct": score.throughput_mape_pct,
+            "e2e_mape_pct": score.e2e_mape_pct,
+            "step_time_mape_pct": score.step_time_mape_pct,
+            "n_train": score.n_train,
+            "n_test": score.n_test,
+        }
+        if score.reason is not None:
+            entry["reason"] = score.reason
+        if score.unusable:
+            entry["unusable"] = [{"row": row, "reason": reason} for row, reason in score.unusable]
+        if score.calibration is not None:
+            entry["notes"] = score.calibration.notes
+        if show_rows:
+            entry["rows"] = [asdict(row) for row in score.rows]
+        laws[score.law] = entry
+    return {"laws": laws, "refused": refused}
+
+
+def _report(scores: Sequence[Score], show_rows: bool) -> None:
+    common.print_table(
+        ["law", "throughput MAPE", "E2E MAPE", "step time MAPE", "trained on", "tested"],
+        (
+            (
+                score.law,
+                _percent(score.throughput_mape_pct),
+                _percent(score.e2e_mape_pct),
+                _percent(score.step_time_mape_pct),
+                score.n_train,
+                score.n_test,
+            )
+            for score in scores
+        ),
+        left=["law"],
+    )
+    for score in scores:
+        if score.reason is not None:
+            click.echo(f"{score.law}: {score.reason}.")
+        for row, reason in score.unusable:
+            click.echo(f"{score.law}: row {row} left out: {reason}.")
+        if show_rows and score.rows:
+            _report_rows(score)
+
+
+def _report_rows(score: Score) -> None:
+    from servefit.units import format_duration
+
+    common.print_table(
+        ["row", "model", "input", "output", "batch", "measured", "predicted", "error", "E2E", "->"],
+        (
+            (
+                r.row,
+                r.model,
+                f"{r.input_tokens:g}",
+                f"{r.output_tokens:g}",
+                f"{r.batch:.4g}",
+                f"{r.measured_tokens_per_s:,.0f}",
+                f"{r.predicted_tokens_per_s:,.0f}",
+                f"{r.error_pct:+.1f} %",
+                format_duration(r.measured_e2e_s),
+                format_duration(r.predicted_e2e_s),
+            )
+            for r in score.rows
+        ),
+        title=f"{score.law}: tokens/s and E2E, measured against predicted",
+        left=["model"],
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} %"
