@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 Severity = Literal["refused", "flagged"]
 
@@ -32,3 +36,20 @@ class Problem:
     def as_dict(self) -> dict[str, str | int | None]:
         """The fields, for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule found in a table.
+
+    Attributes:
+        mask: the rows.
+        column: the column to blame; empty where the whole row is meant.
+        reason: the reason for a row, by its index in the frame.
+        severity: as of a `Problem`.
+    """
+
+    mask: npt.NDArray[np.bool_]
+    column: str
+    reason: Callable[[int], str]
+    severity: Severity = "refused"
