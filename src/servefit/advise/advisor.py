@@ -1,0 +1,204 @@
+"""The whole advice: batch cap, memory, settings and replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servefit.advise.curve import Curve
+from servefit.advise.decision import Candidate, Decision, Infeasible, Limit, Objective, decide
+from servefit.advise.memory import PARALLEL_SIZES, KvMemory, gpus_needed
+from servefit.advise.settings import Ask, Engine, Settings
+from servefit.errors import ServefitError
+from servefit.models import ModelShape
+from servefit.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What the recommendation is to run on.
+
+    Attributes:
+        engine: the serving engine.
+        memory: KV memory of the model's requests; ``None`` where the model is unknown.
+        tensor_parallel_size: GPUs of one replica.
+        kv_cache_dtype: of the KV cache, where it is not the engine's default.
+        model: the model; ``None`` where unknown.
+        memory_bounds: whether the memory's capacity bounds the batch. Measured runs know better:
+            they were preempted or they were not.
+    """
+
+    engine: Engine
+    memory: KvMemory | None = None
+    tensor_parallel_size: int = 1
+    kv_cache_dtype: str | None = None
+    model: ModelShape | None = None
+    memory_bounds: bool = True
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas serve a request rate.
+
+    Attributes:
+        count: ceil(rate / requests per second of one).
+        requests_per_s: what one replica completes at its cap.
+        utilization: rate / (count x that); near 1, queueing outweighs the latencies shown.
+    """
+
+    count: int
+    requests_per_s: float
+    utilization: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A recommendation with all that follows from it.
+
+    Attributes:
+        decision: the batch cap, what bounds it, and the neighbours.
+        objective: what it was chosen by.
+        curve: what it was chosen from.
+        settings: for the engine.
+        kv_bytes: KV cache that the cap needs on each GPU; ``None`` where the model is unknown.
+        freed_bytes: what that leaves of the engine's default reservation; ``None`` if unknown.
+        memory: the arithmetic behind the two.
+        replicas: for the request rate asked about.
+        point_estimate: the recommendation without a margin for uncertainty, where there is one.
+        notes: assumptions, one sentence each.
+    """
+
+    decision: Decision
+    objective: Objective
+    curve: Curve
+    settings: Settings
+    kv_bytes: float | None = None
+    freed_bytes: float | None = None
+    memory: KvMemory | None = None
+    replicas: Replicas | None = None
+    point_estimate: Candidate | None = None
+    notes: tuple[str, ...] = ()
+
+
+def recommend(
+    curve: Curve,
+    objective: Objective,
+    deployment: Deployment,
+    *,
+    limits: Sequence[Limit] = (),
+    rate_per_s: float | None = None,
+) -> Advice | Infeasible:
+    """Choose a batch cap and work out what follows from it.
+
+    The KV capacity and the engine's own limit bound the candidates besides ``limits``.
+
+    Args:
+        curve: throughput and latency of the candidates.
+        objective: SLOs, rule and epsilon.
+        deployment: engine, memory and parallelism.
+        limits: further bounds of the batch.
+        rate_per_s: requests per second to serve, for the number of replicas.
+
+    Raises:
+        ServefitError: as `decide`; a rate that is not positive.
+    """
+    limits = (*deployment_limits(deployment), *limits)
+    decision = decide(curve, objective, limits)
+    if isinstance(decision, Infeasible):
+        return decision
+    point = None
+    if curve.confidence is not None:
+        without_margin = decide(curve.at_point_estimate(), objective, limits)
+        if isinstance(without_margin, Decision):
+            point = without_margin.chosen
+    cap, memory = decision.chosen.batch_cap, deployment.memory
+    return Advice(
+        decision=decision,
+        objective=objective,
+        curve=curve,
+        settings=deployment.engine.write(
+            Ask(
+                batch_cap=cap,
+                context_tokens=curve.tokens_per_request,
+                memory=memory,
+                tensor_parallel_size=deployment.tensor_parallel_size,
+                kv_cache_dtype=deployment.kv_cache_dtype,
+            )
+        ),
+        kv_bytes=None if memory is None else memory.needed_bytes(cap),
+        freed_bytes=None if memory is None else memory.freed_bytes(cap),
+        memory=memory,
+        replicas=None
+        if rate_per_s is None
+        else replicas(rate_per_s, decision.chosen.throughput_bound / curve.tokens_per_request),
+        point_estimate=point,
+        notes=curve.notes,
+    )
+
+
+def deployment_limits(deployment: Deployment) -> list[Limit]:
+    """The batch limits of GPU memory and of the engine itself."""
+    limits = []
+    memory = deployment.memory if deployment.memory_bounds else None
+    if memory is not None and memory.capacity_requests is not None:
+        remedy = _memory_remedy(deployment, memory)
+        limits.append(Limit("KV capacity", memory.capacity_requests, remedy))
+    engine = deployment.engine
+    if engine.max_batch is not None:
+        remedy = "run more replicas, or another engine"
+        limits.append(Limit(f"the limit of {engine.name}", engine.max_batch, remedy))
+    return limits
+
+
+def token_budget_limit(
+    max_num_batched_tokens: int, input_tokens: float, output_tokens: float
+) -> Limit:
+    """With chunked prefill a step's token budget bounds the batch: B (1 + IL / OL) <= budget.
+
+    In steady state B running requests decode B tokens a step, and the prompts that replace the
+    finished ones bring B IL / OL more.
+
+    Raises:
+        ServefitError: the budget is below 1.
+    """
+    if max_num_batched_tokens < 1:
+        raise ServefitError(f"max_num_batched_tokens = {max_num_batched_tokens}: must be positive")
+    largest = math.floor(max_num_batched_tokens / (1 + input_tokens / output_tokens))
+    return Limit("token budget", largest, "raise max_num_batched_tokens")
+
+
+def replicas(rate_per_s: float, requests_per_s: float) -> Replicas:
+    """ceil(rate / requests per second of one replica), at least one.
+
+    A ratio within 1e-9 of a whole number is that number: 1.1 / 0.1 is 11 replicas and not 12.
+
+    Raises:
+        ServefitError: the rate is not positive and finite.
+    """
+    if not 0 < rate_per_s < math.inf:
+        raise ServefitError(f"rate = {rate_per_s:g} requests/s: must be positive and finite")
+    ratio = rate_per_s / requests_per_s
+    nearest = round(ratio)
+    whole = nearest if math.isclose(ratio, nearest, rel_tol=1e-9) else math.ceil(ratio)
+    count = max(1, whole)
+    return Replicas(count, requests_per_s, ratio / count)
+
+
+def _memory_remedy(deployment: Deployment, memory: KvMemory) -> str:
+    """What the memory holds, and what would make room."""
+    held = memory.reservation
+    if held is None or deployment.model is None:
+        return "give the GPU more memory"
+    room = (
+        f"{format_bytes(held.gpu_memory_bytes)} x {held.utilization:g} leave "
+        f"{format_bytes(max(held.kv_bytes, 0.0))} beside {format_bytes(held.weight_bytes)} of "
+        f"weights and {format_bytes(held.other_bytes)} of other memory on each GPU, a request "
+        f"needs {format_bytes(memory.request_bytes)} of KV cache"
+    )
+    needed = gpus_needed(deployment.model, memory.request_tokens, held)
+    if needed is None:
+        return f"{room}; no group of up to {PARALLEL_SIZES[-1]} such GPUs holds one"
+    if needed > deployment.tensor_parallel_size:
+        return f"{room}; {needed} GPUs hold it: --tensor-parallel-size {needed}"
+    return f"{room}; add smaller candidates or GPUs, or use a smaller --kv-cache-dtype"

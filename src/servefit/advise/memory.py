@@ -1,0 +1,178 @@
+"""GPU memory: what the KV cache needs, what the engine would take, what a batch cap frees.
+
+The paper's arithmetic (Fig. 12 and 13): B requests at their end hold B (IL + OL) tokens, each of
+2 L D_kv b_kv bytes; the engine by default takes memory x utilisation - weights - other for its KV
+cache; the difference is freed. All figures are of one GPU: with tensor parallelism each rank holds
+its share of weights and KV heads (at least one whole KV head, an MLA latent whole).
+
+The paper sets ``other`` to nothing. It is not: activations, CUDA graphs and the runtime take
+part, which vLLM measures in a profile run at start. It depends on the engine's version, its
+``max_num_batched_tokens`` and ``max_num_seqs`` and on the vocabulary. From the KV blocks that
+vLLM 0.5 reported on an H100 64 GB (OPT-1.3B to Llama-2-7B, 1 to 768 sequences) it was 0.4 to
+1.8 GiB; newer logs say 0.7 GiB (Qwen2.5-0.5B, A100) to 10.7 GiB (Gemma-3-4B with a large token
+budget, B200; vLLM pull request 21489). `ASSUMED_OTHER_BYTES` is a middle that every answer names.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from servefit.dtypes import bytes_per_number
+from servefit.models import ModelShape
+
+GIB = 2**30
+#: Taken for activations, CUDA graphs and runtime where nothing better is known; see above.
+ASSUMED_OTHER_BYTES = 2.0 * GIB
+#: Degrees of tensor parallelism that `gpus_needed` tries.
+PARALLEL_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def request_kv_bytes(
+    model: ModelShape,
+    context_tokens: float,
+    *,
+    tensor_parallel_size: int = 1,
+    block_tokens: int | None = None,
+) -> float:
+    """Bytes that one request of ``context_tokens`` holds on each GPU.
+
+    Windowed layers keep min(context, window) tokens; recurrent states come on top.
+
+    Args:
+        model: shape and KV dtype.
+        context_tokens: IL + OL at its end.
+        tensor_parallel_size: GPUs that share the model.
+        block_tokens: the engine hands out KV memory in blocks of so many tokens, each request
+            rounded up; ``None`` rounds nothing, as in the paper.
+    """
+    numbers = sum(
+        group.num_layers
+        * group.kv_numbers_per_token_on_rank(tensor_parallel_size)
+        * round_up(float(group.tokens_in_reach(context_tokens)), block_tokens)
+        for group in model.attention
+    )
+    states = model.state_bytes_per_request / tensor_parallel_size
+    return numbers * bytes_per_number(model.kv_cache_dtype) + states
+
+
+def round_up(tokens: float, block_tokens: int | None) -> float:
+    """Tokens rounded up to whole blocks; unchanged where ``block_tokens`` is ``None``."""
+    return tokens if block_tokens is None else math.ceil(tokens / block_tokens) * block_tokens
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """What the engine may take of one GPU's memory for its KV cache, and by default does.
+
+    Attributes:
+        gpu_memory_bytes: memory of the GPU.
+        utilization: share that the engine may use (vLLM: ``gpu_memory_utilization``).
+        weight_bytes: weights on this GPU.
+        other_bytes: activations, CUDA graphs and runtime within that share.
+        share_of_free: ``utilization`` is a share of what weights and other leave free
+            (TensorRT-LLM) and not of the whole memory (vLLM, SGLang).
+        by_default: whether the engine takes it unasked; llama.cpp takes only what it is told to.
+    """
+
+    gpu_memory_bytes: float
+    utilization: float
+    weight_bytes: float
+    other_bytes: float
+    share_of_free: bool = False
+    by_default: bool = True
+
+    @property
+    def kv_bytes(self) -> float:
+        """memory x utilisation - weights - other; negative where the model does not fit."""
+        if self.share_of_free:
+            free = self.gpu_memory_bytes - self.weight_bytes - self.other_bytes
+            return self.utilization * free
+        return self.gpu_memory_bytes * self.utilization - self.weight_bytes - self.other_bytes
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """KV memory of requests of one length on one GPU.
+
+    Attributes:
+        request_tokens: IL + OL, rounded up to blocks.
+        request_bytes: KV bytes of one request, see `request_kv_bytes`.
+        block_bytes: KV bytes of one block of ``block_tokens``.
+        block_tokens: tokens of one block; ``None`` without blocks.
+        weight_bytes: weights on this GPU.
+        reservation: the engine's default; ``None`` where the GPU's memory is unknown.
+        other_is_assumed: whether ``reservation.other_bytes`` is an assumption.
+    """
+
+    request_tokens: float
+    request_bytes: float
+    block_bytes: float
+    block_tokens: int | None
+    weight_bytes: float
+    reservation: Reservation | None = None
+    other_is_assumed: bool = False
+
+    def needed_bytes(self, batch_cap: int) -> float:
+        """KV cache of ``batch_cap`` requests, all at their end."""
+        return batch_cap * self.request_bytes
+
+    def freed_bytes(self, batch_cap: int) -> float | None:
+        """Default reservation - needed; ``None`` where unknown, or nothing is reserved."""
+        if self.reservation is None or not self.reservation.by_default:
+            return None
+        return self.reservation.kv_bytes - self.needed_bytes(batch_cap)
+
+    @property
+    def capacity_requests(self) -> int | None:
+        """Requests that the reservation holds at their end; ``None`` where it is unknown."""
+        if self.reservation is None or self.request_bytes == 0:
+            return None
+        return max(0, math.floor(self.reservation.kv_bytes / self.request_bytes))
+
+
+def kv_memory(
+    model: ModelShape,
+    context_tokens: float,
+    *,
+    tensor_parallel_size: int = 1,
+    block_tokens: int | None = None,
+    reservation: Reservation | None = None,
+    other_is_assumed: bool = False,
+) -> KvMemory:
+    """KV memory of a model's requests on one GPU.
+
+    Args:
+        model: shape and dtypes.
+        context_tokens: IL + OL.
+        tensor_parallel_size: GPUs that share the model.
+        block_tokens: see `request_kv_bytes`.
+        reservation, other_is_assumed: see `KvMemory`.
+    """
+    return KvMemory(
+        request_tokens=round_up(context_tokens, block_tokens),
+        request_bytes=request_kv_bytes(
+            model,
+            context_tokens,
+            tensor_parallel_size=tensor_parallel_size,
+            block_tokens=block_tokens,
+        ),
+        block_bytes=model.kv_bytes_per_token_on_rank(tensor_parallel_size) * (block_tokens or 1),
+        block_tokens=block_tokens,
+        weight_bytes=model.weight_bytes / tensor_parallel_size,
+        reservation=reservation,
+        other_is_assumed=other_is_assumed,
+    )
+
+
+def gpus_needed(model: ModelShape, context_tokens: float, reservation: Reservation) -> int | None:
+    """The fewest GPUs of this kind (a power of two) that hold the model and one request.
+
+    ``None`` where not even `PARALLEL_SIZES` do.
+    """
+    for size in PARALLEL_SIZES:
+        shared = replace(reservation, weight_bytes=model.weight_bytes / size)
+        one = request_kv_bytes(model, context_tokens, tensor_parallel_size=size)
+        if shared.kv_bytes >= one:
+            return size
+    return None

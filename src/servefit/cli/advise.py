@@ -1,0 +1,269 @@
+"""``servefit advise``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.cli import common
+from servefit.cli.params import NUMBERS
+from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.advise import Advice, Problem, RelativeSlo, Slo, Terms
+    from servefit.advise.measured import MeasuredRuns
+    from servefit.models import ModelShape
+
+#: What to warn of, given the recommended batch cap.
+WarningsAt = Callable[[int], Sequence[str]]
+#: Options that are passed on to `servefit.advise.Terms` as they are.
+_TERMS = ("gpu_memory_utilization", "max_num_batched_tokens", "candidates")
+
+
+@click.command(name="advise")
+@click.argument("calibration", required=False, type=click.Path())
+@click.option(
+    "--measured",
+    multiple=True,
+    type=click.Path(),
+    metavar="RUNS",
+    help="Choose from these measured runs instead: no calibration, no model. Repeatable.",
+)
+@common.where_option
+@click.option("--model", help="Name in the catalogue, or path of a config.json or its folder.")
+@click.option("--input-tokens", type=float, help="Mean prompt length.")
+@click.option("--output-tokens", type=float, help="Mean answer length.")
+@click.option(
+    "--slo",
+    "slo_texts",
+    multiple=True,
+    metavar="LATENCY=LIMIT",
+    help="Limit on a mean latency: tpot=40ms, ttft=200ms, e2e=2s; or a multiple of a reference "
+    "point: e2e=1.5x@32 (at batch 32), e2e=2x@batch=32,input_tokens=2,output_tokens=128. "
+    "Repeat it, or separate by commas.",
+)
+@click.option(
+    "--rule",
+    type=click.Choice(["efficiency", "tolerance"]),
+    default="efficiency",
+    show_default=True,
+    help="efficiency: most throughput with T(B)/(B T(1)) > epsilon (Eq. 13). tolerance: smallest "
+    "batch within a share epsilon of the best feasible throughput.",
+)
+@click.option("--epsilon", type=float, default=0.1, show_default=True, help="Of the rule.")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="With which the SLO must hold, one-sided; 0.5 is the point estimate.",
+)
+@click.option(
+    "--candidates",
+    type=NUMBERS,
+    metavar="LIST",
+    help="Batch caps to choose from: 1,2,4,8 or 1..512. Default: every integer that fits.",
+)
+@click.option("--gpu", metavar="NAME", help="Where it will run; default: where it was measured.")
+@click.option("--tensor-parallel-size", type=click.IntRange(min=1), help="GPUs of one replica.")
+@click.option("--dtype", help="Number format of the weights; default: the model's own.")
+@click.option("--kv-cache-dtype", help="Number format of the KV cache; default: that of weights.")
+@click.option(
+    "--engine",
+    type=click.Choice(["vllm", "sglang", "tensorrt-llm", "llama.cpp"]),
+    default="vllm",
+    show_default=True,
+    help="Whose settings to print.",
+)
+@click.option(
+    "--gpu-memory-utilization",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Share of GPU memory that the engine takes by default (recent vLLM: 0.92).",
+)
+@click.option(
+    "--other-memory",
+    metavar="SIZE",
+    help="Activations, CUDA graphs and runtime on one GPU, as the engine's log says; 2GiB is "
+    "assumed where it is not given.",
+)
+@click.option(
+    "--max-num-batched-tokens",
+    type=click.IntRange(min=1),
+    help="Token budget of a step under chunked prefill; it bounds the batch.",
+)
+@click.option(
+    "--single-throughput",
+    type=float,
+    metavar="TOKENS_PER_S",
+    help="T(1) for --measured, where no run at batch 1 is at hand.",
+)
+@click.option("--rate", type=float, metavar="R", help="Requests per second to serve.")
+@common.json_option
+def command(
+    calibration: str | None,
+    measured: tuple[str, ...],
+    where: tuple[str, ...],
+    slo_texts: tuple[str, ...],
+    rule: Any,
+    epsilon: float,
+    confidence: float,
+    single_throughput: float | None,
+    rate: float | None,
+    as_json: bool,
+    engine: str,
+    other_memory: str | None,
+    **given: Any,
+) -> None:
+    """Recommend the batch cap to run under an SLO, from a CALIBRATION or from measured runs.
+
+    SLOs are on mean latencies without queueing. The answer names what bounds the batch, what the
+    neighbouring caps would trade, the KV cache that it needs, the memory that this frees, and the
+    settings for the engine.
+
+    \b
+    servefit advise fit.json --model meta-llama/Llama-2-7b-hf --input-tokens 250 \\
+        --output-tokens 390 --slo tpot=40ms --epsilon 0.1
+    servefit advise --measured runs.csv --where model=facebook/opt-1.3b --where output_tokens=260 \\
+        --slo tpot=20ms --rule tolerance --rate 50
+    """
+    from servefit.advise import Infeasible, Objective, Terms, get_engine, parse_slos, recommend
+    from servefit.units import parse_bytes
+
+    if bool(calibration) == bool(measured):
+        raise ServefitError("give either a CALIBRATION or --measured RUNS")
+    slos = parse_slos(slo_texts)
+    terms = Terms(
+        engine=get_engine(engine),
+        other_bytes=None if other_memory is None else parse_bytes(other_memory),
+        kv_cache_dtype=given["kv_cache_dtype"],
+        **{name: given.pop(name) for name in _TERMS},
+    )
+    if calibration:
+        if where or single_throughput is not None:
+            raise ServefitError("--where and --single-throughput go with --measured RUNS only")
+        problem, warnings_at = _predicted(calibration, given, slos, terms, confidence)
+    else:
+        problem, warnings_at = _measured(measured, where, given, slos, terms, single_throughput)
+    answer = recommend(
+        problem.curve,
+        Objective(problem.slos, rule, epsilon),
+        problem.deployment,
+        limits=problem.limits,
+        rate_per_s=rate,
+    )
+    if isinstance(answer, Infeasible):
+        if as_json:
+            common.echo_json({"feasible": False, **asdict(answer)})
+        raise ServefitError(answer.message)
+    warnings = (*answer.notes, *warnings_at(answer.decision.chosen.batch_cap))
+    if as_json:
+        common.echo_json(_as_json(answer, warnings))
+    else:
+        from servefit.cli.advise_text import print_advice
+
+        print_advice(answer, warnings)
+
+
+def _predicted(
+    path: str,
+    given: dict[str, Any],
+    slos: Sequence[Slo | RelativeSlo],
+    terms: Terms,
+    confidence: float,
+) -> tuple[Problem, WarningsAt]:
+    """The problem on the curve that a calibration predicts."""
+    from servefit import api
+    from servefit.advise import predicted_problem
+    from servefit.calibration import load_calibration
+
+    if given["input_tokens"] is None or given["output_tokens"] is None:
+        raise ServefitError("say what requests are like: --input-tokens and --output-tokens")
+    fit = load_calibration(path)
+    parallel = given.pop("tensor_parallel_size") or 1
+    points = api.points_of(fit, batch=1, tensor_parallel_size=parallel, **given)
+    problem = predicted_problem(fit, points, slos, terms, confidence=confidence)
+    return problem, lambda cap: fit.extrapolates(points.with_batch(cap))
+
+
+def _measured(
+    files: Sequence[str],
+    where: Sequence[str],
+    given: dict[str, Any],
+    slos: Sequence[Slo | RelativeSlo],
+    terms: Terms,
+    single_throughput: float | None,
+) -> tuple[Problem, WarningsAt]:
+    """The problem on the curve of measured runs."""
+    from servefit.advise import measured_problem
+    from servefit.advise.measured import measured_runs
+    from servefit.hardware import UNKNOWN, get_hardware
+
+    if given["input_tokens"] is not None or given["output_tokens"] is not None:
+        raise ServefitError(
+            "--input-tokens and --output-tokens are those of the measured runs: select them with "
+            "--where output_tokens=..."
+        )
+    runs = measured_runs(common.load_rows(files, where), single_tokens_per_s=single_throughput)
+    model, warnings = _measured_model(given, runs)
+    gpu = given["gpu"] or runs.gpu
+    problem = measured_problem(
+        runs.curve,
+        slos,
+        terms,
+        model=model,
+        hardware=UNKNOWN if gpu is None else get_hardware(gpu),
+        tensor_parallel_size=given["tensor_parallel_size"] or runs.tensor_parallel_size,
+        limits=runs.limits,
+        preemptions_known=runs.preemptions_known,
+    )
+    return problem, lambda _: warnings
+
+
+def _measured_model(
+    given: dict[str, Any], runs: MeasuredRuns
+) -> tuple[ModelShape | None, tuple[str, ...]]:
+    """The model that ran, for the memory advice, which runs of an unknown one go without."""
+    from servefit.models import get_model
+
+    name = given["model"] or runs.model
+    if name is None:
+        return None, ("no memory advice: the runs name no model; give --model",)
+    try:
+        model = get_model(name)
+    except ServefitError as error:
+        if given["model"] is not None:
+            raise
+        return None, (f"no memory advice: {error}",)
+    weights = given["dtype"] or runs.dtype
+    cache = given["kv_cache_dtype"] or runs.kv_cache_dtype or weights
+    if model.stored_bytes is not None:
+        weights = None  # Of quantised weights the runs name what they are computed in.
+    return model.with_dtypes(weights, cache), ()
+
+
+def _as_json(answer: Advice, warnings: Sequence[str]) -> dict[str, Any]:
+    """The advice in SI units; unknown is null."""
+    chosen = answer.decision.chosen
+    return {
+        "feasible": True,
+        "batch_cap": chosen.batch_cap,
+        "bounded_by": answer.decision.bounded_by,
+        "rule": answer.objective.rule,
+        "epsilon": answer.objective.epsilon,
+        "slos": answer.objective.slos,
+        "confidence": answer.curve.confidence,
+        "prediction": chosen,
+        "point_estimate": answer.point_estimate,
+        "alternatives": answer.decision.alternatives,
+        "kv_bytes": answer.kv_bytes,
+        "freed_bytes": answer.freed_bytes,
+        "memory": answer.memory,
+        "settings": answer.settings,
+        "replicas": answer.replicas,
+        "warnings": list(warnings),
+    }

@@ -1,0 +1,142 @@
+"""The advice as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from servefit.advise import Advice
+from servefit.advise.curve import LATENCIES
+from servefit.advise.decision import END, PEAK, Candidate
+from servefit.advise.memory import KvMemory
+from servefit.cli import common
+from servefit.units import format_bytes, format_duration, format_rate
+
+_BOUNDS = {
+    END: "the largest candidate",
+    PEAK: "nothing: throughput does not grow beyond it",
+}
+
+
+def print_advice(advice: Advice, warnings: Sequence[str]) -> None:
+    """Recommendation, table, memory, settings, notes: in that order."""
+    click.echo(headline(advice))
+    _table(advice)
+    for line in (*_memory(advice), *_replicas(advice)):
+        click.echo(line)
+    settings = advice.settings
+    click.echo(f"\n{settings.engine} {settings.form}:")
+    for line in settings.text.splitlines():
+        click.echo(f"  {line}")
+    for note in settings.notes:
+        click.echo(f"  - {note}")
+    if warnings:
+        click.echo("\nMind:")
+    for warning in warnings:
+        click.echo(f"  - {warning}")
+
+
+def headline(advice: Advice) -> str:
+    """The recommendation in one sentence."""
+    chosen, curve = advice.decision.chosen, advice.curve
+    latencies = ", ".join(
+        f"{name.upper()} {format_duration(chosen.latency_s[name])}"
+        for name in LATENCIES
+        if chosen.latency_s[name] == chosen.latency_s[name]
+    )
+    held = "" if curve.confidence is None else f" with {curve.confidence:.0%} confidence"
+    bounds = " and ".join(_BOUNDS.get(b, b) for b in advice.decision.bounded_by)
+    return (
+        f"Batch cap {chosen.batch_cap}: {format_rate(chosen.total_tokens_per_s)} "
+        f"({format_rate(chosen.requests_per_s, 'requests')}) at {latencies}; "
+        f"bounded by {bounds}{held}."
+    )
+
+
+def _table(advice: Advice) -> None:
+    chosen = advice.decision.chosen
+    rows = [(_cells(chosen, advice), "", "recommended")]
+    for other in advice.decision.alternatives:
+        change = f"{other.throughput_change:+.1%}"
+        rows.append((_cells(other.candidate, advice), change, ", ".join(other.breaks) or "allowed"))
+    point = advice.point_estimate
+    if point is not None and point.batch_cap != chosen.batch_cap:
+        change = f"{point.total_tokens_per_s / chosen.total_tokens_per_s - 1:+.1%}"
+        rows.append((_cells(point, advice), change, "without the margin for uncertainty"))
+    rows.sort(key=lambda row: int(row[0][0]))
+    common.print_table(
+        ["cap", "throughput", "efficiency", *(n.upper() for n in LATENCIES), "KV", "change", ""],
+        [(*cells, change, remark) for cells, change, remark in rows],
+        left=[""],
+    )
+
+
+def _cells(candidate: Candidate, advice: Advice) -> list[str]:
+    memory = advice.memory
+    kv = None if memory is None else memory.needed_bytes(candidate.batch_cap)
+    return [
+        str(candidate.batch_cap),
+        format_rate(candidate.total_tokens_per_s),
+        f"{candidate.efficiency:.2f}",
+        *(_latency(candidate, name, advice) for name in LATENCIES),
+        format_bytes(kv),
+    ]
+
+
+def _latency(candidate: Candidate, name: str, advice: Advice) -> str:
+    shown = format_duration(candidate.latency_s[name])
+    limited = any(slo.latency == name for slo in advice.objective.slos)
+    if advice.curve.confidence is None or not limited:
+        return shown
+    return f"{shown} (<= {format_duration(candidate.latency_bound_s[name])})"
+
+
+def _memory(advice: Advice) -> list[str]:
+    memory = advice.memory
+    if memory is None or advice.kv_bytes is None:
+        return []
+    cap = advice.decision.chosen.batch_cap
+    lines = [
+        f"KV cache on each GPU: {format_bytes(advice.kv_bytes)} = {cap} requests x "
+        f"{memory.request_tokens:g} tokens, {format_bytes(memory.request_bytes)} each."
+    ]
+    held = memory.reservation
+    if held is None:
+        lines.append("Memory freed: unknown, as is the GPU's memory; name it with --gpu.")
+    elif advice.freed_bytes is None:
+        lines.append(f"{advice.settings.engine} takes no more than that by itself.")
+    else:
+        lines.append(
+            f"Memory freed on each GPU: {format_bytes(advice.freed_bytes)} of the "
+            f"{format_bytes(held.kv_bytes)} that {advice.settings.engine} would take "
+            f"({_reservation(memory)})."
+        )
+    return lines
+
+
+def _reservation(memory: KvMemory) -> str:
+    held = memory.reservation
+    assert held is not None
+    parts = f"{format_bytes(held.weight_bytes)} weights"
+    if held.other_bytes:
+        assumed = ", assumed: give --other-memory" if memory.other_is_assumed else ""
+        parts += f" - {format_bytes(held.other_bytes)} other{assumed}"
+    total = format_bytes(held.gpu_memory_bytes)
+    if held.share_of_free:
+        return f"{held.utilization:g} x ({total} - {parts})"
+    return f"{total} x {held.utilization:g} - {parts}"
+
+
+def _replicas(advice: Advice) -> list[str]:
+    answer = advice.replicas
+    if answer is None:
+        return []
+    each = format_rate(answer.requests_per_s, "requests")
+    held = advice.curve.confidence
+    sure = "" if held is None else f" with {held:.0%} confidence"
+    plural = "replica" if answer.count == 1 else "replicas"
+    return [
+        f"{answer.count} {plural}: each completes {each}{sure} and is used to "
+        f"{answer.utilization:.0%}; the latencies leave queueing out."
+    ]
