@@ -99,7 +99,7 @@ def mask(table: RunTable, selections: Sequence[str], option: str) -> Any:
     from servefit.runs.select import parse_selections
 
     selection = parse_selections(selections)
-    chosen = selection.mask(table.frame, table.kind)
+    chosen = selection.mask(table.frame)
     if not chosen.any():
         raise ServefitError(selection.nothing_matches(table, option))
     return chosen

@@ -139,6 +139,8 @@ def _number_from_text(text: str) -> float:
 def _text(raw: object) -> str:
     if isinstance(raw, dict | list):
         raise BadCellError("is nested: write plain text")
+    if isinstance(raw, float) and not math.isfinite(raw):
+        raise BadCellError("is not finite: leave unknown cells empty")
     return _clean(_as_text(raw)).strip()
 
 

@@ -196,7 +196,9 @@ def _identity(table: RunTable, identity: Identity) -> Iterator[Finding]:
         return f"is {ratio[i]:.3g} times {identity.formula} = {implied[i]:.6g}"
 
     if identity.time is not None:
-        yield Finding(factor_of_1000(identity, ratio), identity.time, _milliseconds(identity.time))
+        thousand = factor_of_1000(identity, ratio)
+        yield Finding(thousand, identity.time, _milliseconds(identity.time))
+        times[thousand] = np.nan
     if identity.refuse is not None:
         yield Finding(times > 1 + identity.refuse, identity.column, reason)
     if identity.flag is not None:

@@ -144,24 +144,25 @@ def _groups(table: RunTable, notes: list[Problem]) -> Iterator[_Group]:
             if problem not in notes:
                 notes.append(problem)
 
+        devices = catalogue()
+        flops, bandwidth = (key.get(name) for name in _PEAKS)
+        is_measured = flops is not None and bandwidth is not None
+        try:
+            if not is_measured and key.get("gpu") not in (None, UNKNOWN.name):
+                devices = (get_hardware(key["gpu"]),)
+        except ServefitError as error:
+            note("gpu", error)
         try:
             model = _model(key)
         except ServefitError as error:
             note("model", error)
             continue
         dtype = model.weight_dtype
-        flops, bandwidth = (key.get(name) for name in _PEAKS)
-        if flops and bandwidth:
+        if is_measured:
             # A measured peak is no law of nature: a better kernel may exceed it.
             own = Hardware(key.get("gpu") or "this machine", {dtype: flops}, bandwidth)
             yield _Group(rows, model, ceiling.ceiling([own], dtype), "flagged")
             continue
-        devices = catalogue()
-        if key.get("gpu") not in (None, UNKNOWN.name):
-            try:
-                devices = (get_hardware(key["gpu"]),)
-            except ServefitError as error:
-                note("gpu", error)
         yield _Group(rows, model, ceiling.ceiling(devices, dtype), "refused")
 
 

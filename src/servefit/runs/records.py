@@ -25,6 +25,14 @@ MAX_BYTES = 2 * 1024**3
 _DELIMITERS = ",;\t|"
 
 
+class _BadLineError(Exception):
+    """A line that does not parse, kept in the place of its record."""
+
+    def __init__(self, reason: str, line: str) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
 @dataclass(frozen=True)
 class Records:
     """Raw cells by header, and the position of each record in its file."""
@@ -83,10 +91,11 @@ def _decode(data: bytes, name: str) -> str:
 
 def _parquet(data: bytes, name: str) -> Records:
     import polars as pl
+    import polars.selectors as cs
 
     try:
-        frame = pl.read_parquet(io.BytesIO(data))
-    except Exception as error:  # polars raises many kinds, its own and Rust panics alike
+        frame = pl.read_parquet(io.BytesIO(data)).with_columns(cs.decimal().cast(pl.Float64))
+    except (Exception, pl.exceptions.PanicException) as error:  # a damaged file raises any kind
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ServefitError(f"{name}: is a damaged Parquet file ({reason})") from None
     if frame.is_empty():
@@ -97,27 +106,32 @@ def _parquet(data: bytes, name: str) -> Records:
 def _json(text: str, name: str) -> Records:
     problems: list[Problem] = []
     objects: list[tuple[int, dict[str, object]]] = []
-    if text.lstrip().startswith("["):
-        try:
-            items = json.loads(text, object_pairs_hook=_no_duplicates)
-        except (ValueError, RecursionError) as error:
-            raise ServefitError(f"{name}: is no JSON array of rows ({error})") from None
-    else:
-        items = [line for line in text.split("\n") if line.strip()]
-    for row, item in enumerate(items):
-        try:
-            if isinstance(item, str):
-                item = json.loads(item, object_pairs_hook=_no_duplicates)
-            if not isinstance(item, dict):
-                raise ValueError("is not a JSON object")
-        except (ValueError, RecursionError) as error:
-            reason = f"the line does not parse as JSON: {error}"
-            problems.append(Problem(name, row, "", excerpt(item), reason, "refused"))
-        else:
+    for row, item in enumerate(_json_items(text)):
+        if isinstance(item, dict):
             objects.append((row, item))
+        else:
+            reason = str(item) if isinstance(item, _BadLineError) else "is not a JSON object"
+            value = item.line if isinstance(item, _BadLineError) else item
+            problems.append(Problem(name, row, "", excerpt(value), reason, "refused"))
     headers = dict.fromkeys(key for _, item in objects for key in item)
     columns = {key: [item.get(key) for _, item in objects] for key in headers}
     return Records(columns, [row for row, _ in objects], problems)
+
+
+def _json_items(text: str) -> list[object]:
+    """One object, an array of them, or one a line; a line that does not parse is its error."""
+    try:
+        whole = json.loads(text, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError):
+        return [_json_line(line) for line in text.split("\n") if line.strip()]
+    return whole if isinstance(whole, list) else [whole]
+
+
+def _json_line(line: str) -> object:
+    try:
+        return json.loads(line, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        return _BadLineError(f"the line does not parse as JSON: {error}", line)
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -176,7 +190,7 @@ def _csv_lines(text: str, delimiter: str) -> list[list[str] | str]:
     """
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        lines = [fields for fields in reader if fields]
+        lines = [fields for fields in reader if len(fields) > 1 or "".join(fields).strip()]
     except csv.Error:
         pass
     else:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from servefit.errors import ServefitError
-from servefit.runs.schema import FILE, ROW, Alias, Kind, resolve
+from servefit.runs.schema import COLUMNS, FILE, ROW, resolve
 from servefit.runs.table import RunTable
 
 BoolArray = npt.NDArray[np.bool_]
@@ -58,9 +58,9 @@ class Condition:
     negated: bool
     values: tuple[_Value, ...]
 
-    def mask(self, frame: pl.DataFrame, kind: Kind = "runs") -> BoolArray:
+    def mask(self, frame: pl.DataFrame) -> BoolArray:
         """Which rows of ``frame`` it matches; raises `ServefitError` if it cannot apply."""
-        column, divisor = self._column(frame, kind)
+        column, divisor = self._column(frame)
         is_null = column.is_null().to_numpy()
         matches = np.zeros(frame.height, dtype=bool)
         wants_null = False
@@ -85,11 +85,12 @@ class Condition:
             return ~is_null & ~matches
         return matches | (is_null & wants_null)
 
-    def _column(self, frame: pl.DataFrame, kind: Kind) -> tuple[pl.Series, float]:
+    def _column(self, frame: pl.DataFrame) -> tuple[pl.Series, float]:
         name, divisor = self.key, 1.0
         if name not in frame.columns:
-            alias = resolve(name, kind) or Alias(name)
-            name, divisor = alias.column, alias.divisor
+            aliases = [resolve(name, kind) for kind in COLUMNS]
+            found = [a for a in aliases if a is not None and a.column in frame.columns]
+            name, divisor = (found[0].column, found[0].divisor) if found else (name, 1.0)
         if name not in frame.columns:
             raise ServefitError(
                 f"{self.text!r}: there is no column {self.key!r}{_near(self.key, frame)}"
@@ -134,7 +135,7 @@ class Selection:
 
     conditions: tuple[Condition, ...] = ()
 
-    def mask(self, frame: pl.DataFrame, kind: Kind = "runs") -> BoolArray:
+    def mask(self, frame: pl.DataFrame) -> BoolArray:
         """Which rows of ``frame`` are selected.
 
         Raises:
@@ -142,7 +143,7 @@ class Selection:
         """
         mask = np.ones(frame.height, dtype=bool)
         for condition in self.conditions:
-            mask &= condition.mask(frame, kind)
+            mask &= condition.mask(frame)
         return mask
 
     def apply(self, table: RunTable, option: str = "--where") -> RunTable:
@@ -153,17 +154,14 @@ class Selection:
         """
         if not self.conditions:
             return table
-        mask = self.mask(table.frame, table.kind)
+        mask = self.mask(table.frame)
         if not mask.any():
             raise ServefitError(self.nothing_matches(table, option))
         return table.filter(mask)
 
     def nothing_matches(self, table: RunTable, option: str = "--where") -> str:
         """One line that says what each condition matches by itself."""
-        counts = (
-            f"{c.text!r} matches {int(c.mask(table.frame, table.kind).sum())}"
-            for c in self.conditions
-        )
+        counts = (f"{c.text!r} matches {int(c.mask(table.frame).sum())}" for c in self.conditions)
         together = "" if len(self.conditions) == 1 else " by itself, all together 0"
         return f"{option}: of {table.frame.height} rows, {', '.join(counts)}{together}"
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -129,6 +129,28 @@ def read_tables(paths: Sequence[str | Path]) -> RunTable:
     )
 
 
+def table_from_rows(
+    rows: Sequence[Mapping[str, object]], source: str, kind: Kind = "runs"
+) -> RunTable:
+    """A table from rows in memory, parsed as those of a file; ``None`` is unknown.
+
+    Args:
+        rows: cells by column name.
+        source: stands for the file's name in messages.
+        kind: which schema the rows follow.
+
+    Raises:
+        ServefitError: no rows, or a required column is missing.
+    """
+    if not rows:
+        raise ServefitError(f"{source}: there are no rows")
+    headers = dict.fromkeys(header for row in rows for header in row)
+    columns = {header: [row.get(header) for row in rows] for header in headers}
+    names = _column_names(list(headers), kind)
+    _require(names, kind, source)
+    return _parse(Records(columns, list(range(len(rows))), []), names, kind, source)
+
+
 def write_table(
     table: RunTable | pl.DataFrame, path: str | Path, format: Format | None = None
 ) -> None:
@@ -206,7 +228,7 @@ def _require(names: dict[str, Alias], kind: Kind, name: str) -> None:
         )
     if missing:
         raise ServefitError(
-            f"{name}: lacks the column {', '.join(missing)} (`servefit check --help` lists names)"
+            f"{name}: lacks the column {', '.join(missing)}: `servefit check --columns` lists names"
         )
 
 
@@ -218,7 +240,7 @@ def _parse(records: Records, names: dict[str, Alias], kind: Kind, name: str) -> 
     for header, cells in records.columns.items():
         alias = names.get(header)
         if alias is None:
-            extras[f"{header}_" if header in (ROW, FILE) else header] = cells
+            extras[header] = cells
             continue
         column = COLUMNS[kind][alias.column]
         values: list[Value] = []
@@ -234,7 +256,10 @@ def _parse(records: Records, names: dict[str, Alias], kind: Kind, name: str) -> 
         known[column.name] = values
     order = [column for column in COLUMNS[kind] if column in known]
     series = [pl.Series(c, known[c], dtype=POLARS[COLUMNS[kind][c].type]) for c in order]
-    series += [parse_extra(cells).alias(header) for header, cells in extras.items()]
+    for header, cells in extras.items():
+        while header in known or header in (ROW, FILE):
+            header += "_"  # noqa: PLW2901
+        series.append(parse_extra(cells).alias(header))
     series += [pl.Series(ROW, records.rows, dtype=pl.Int64)]
     frame = pl.DataFrame(series).with_columns(pl.lit(name).alias(FILE))
     keep = [i not in refused for i in range(frame.height)]
