@@ -154,7 +154,9 @@ def _complete(
         return filled, np.where(np.isnan(e2e_s), tokens / throughput, e2e_s)
 
 
-def _distinct(keys: Sequence[Hashable], build: Callable[..., _T]) -> tuple[tuple[_T, ...], IntArray]:
+def _distinct(
+    keys: Sequence[Hashable], build: Callable[..., _T]
+) -> tuple[tuple[_T, ...], IntArray]:
     """Build each distinct key once: the objects, and each row's index into them."""
     order: dict[Hashable, int] = {}
     index = np.array([order.setdefault(key, len(order)) for key in keys], dtype=np.int64)

@@ -118,7 +118,7 @@ def _report(scores: Sequence[Score], show_rows: bool) -> None:
     )
     for score in scores:
         if score.reason is not None:
-            click.echo(f"{score.law}: {score.reason}.")
+            click.echo(f"{score.reason}.")
         for row, reason in score.unusable:
             click.echo(f"{score.law}: row {row} left out: {reason}.")
         if show_rows and score.rows:
