@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy.typing as npt
 
@@ -15,10 +15,12 @@ from servefit.errors import ServefitError
 from servefit.hardware import Hardware, get_hardware, hardware_from_options
 from servefit.laws import Law, Prediction
 from servefit.models import ModelShape, get_model
-from servefit.observations import BatchFrom, ContextFrom, observe
 from servefit.points import Points
-from servefit.runs.check import check
-from servefit.runs.table import RunTable, read_tables
+
+if TYPE_CHECKING:
+    # Tables need polars, which what starts from a calibration does without: imported when used.
+    from servefit.observations import BatchFrom, ContextFrom
+    from servefit.runs.table import RunTable
 
 _T = TypeVar("_T")
 
@@ -32,6 +34,9 @@ def read_runs(paths: str | Path | Sequence[str | Path]) -> RunTable:
     Raises:
         ServefitError: a file cannot be read or is no table of runs.
     """
+    from servefit.runs.check import check
+    from servefit.runs.table import read_tables
+
     return check(read_tables([paths] if isinstance(paths, (str, Path)) else list(paths)))
 
 
@@ -56,6 +61,8 @@ def fit(
     Raises:
         ServefitError: no usable row, too few distinct points, an unknown law, model or GPU.
     """
+    from servefit.observations import observe
+
     chosen = laws.get_law(law) if isinstance(law, str) else law
     observed = observe(
         runs.frame, batch_from=batch_from, context_from=context_from, gpu=as_hardware(gpu)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from servefit.advise.curve import Curve
-from servefit.advise.decision import Candidate, Decision, Infeasible, Limit, Objective, decide
+from servefit.advise.decision import (
+    Candidate,
+    Decision,
+    Infeasible,
+    Limit,
+    Objective,
+    Rule,
+    candidate_at,
+    decide,
+)
 from servefit.advise.memory import PARALLEL_SIZES, KvMemory, gpus_needed
 from servefit.advise.settings import Ask, Engine, Settings
+from servefit.advise.slo import Slo
 from servefit.errors import ServefitError
 from servefit.models import ModelShape
 from servefit.units import format_bytes
@@ -81,29 +92,43 @@ class Advice:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Problem:
+    """A curve to choose from, and what the choice has to respect.
+
+    Attributes:
+        curve: throughput and latency of the candidates.
+        slos: limits on mean latencies.
+        deployment: engine, memory and parallelism; their limits bound the batch too.
+        limits: further bounds of the batch.
+    """
+
+    curve: Curve
+    slos: tuple[Slo, ...]
+    deployment: Deployment
+    limits: tuple[Limit, ...] = ()
+
+
 def recommend(
-    curve: Curve,
-    objective: Objective,
-    deployment: Deployment,
+    problem: Problem,
     *,
-    limits: Sequence[Limit] = (),
+    rule: Rule = "efficiency",
+    epsilon: float = 0.1,
     rate_per_s: float | None = None,
 ) -> Advice | Infeasible:
     """Choose a batch cap and work out what follows from it.
 
-    The KV capacity and the engine's own limit bound the candidates besides ``limits``.
-
     Args:
-        curve: throughput and latency of the candidates.
-        objective: SLOs, rule and epsilon.
-        deployment: engine, memory and parallelism.
-        limits: further bounds of the batch.
+        problem: see `servefit.advise.predicted_problem` and `measured_problem`.
+        rule, epsilon: see `servefit.advise.rules`.
         rate_per_s: requests per second to serve, for the number of replicas.
 
     Raises:
         ServefitError: as `decide`; a rate that is not positive.
     """
-    limits = (*deployment_limits(deployment), *limits)
+    curve, deployment = problem.curve, problem.deployment
+    objective = Objective(problem.slos, rule, epsilon)
+    limits = (*deployment_limits(deployment), *problem.limits)
     decision = decide(curve, objective, limits)
     if isinstance(decision, Infeasible):
         return decision
@@ -111,7 +136,8 @@ def recommend(
     if curve.confidence is not None:
         without_margin = decide(curve.at_point_estimate(), objective, limits)
         if isinstance(without_margin, Decision):
-            point = without_margin.chosen
+            same = int(np.flatnonzero(curve.cap == without_margin.chosen.batch_cap)[0])
+            point = candidate_at(curve, same)
     cap, memory = decision.chosen.batch_cap, deployment.memory
     return Advice(
         decision=decision,

@@ -197,7 +197,9 @@ def measured_curve(
     notes = []
     if runs_at.max() > 1:
         notes.append(f"{caps.size} runs at {distinct.size} caps: runs at the same cap are averaged")
-    if single_tokens_per_s is None:
+    if single_tokens_per_s is not None:
+        _require_positive("T(1)", np.array([single_tokens_per_s]))
+    else:
         known = np.flatnonzero(np.isfinite(throughput))
         smallest = known[np.argmin(running[known])] if known.size else 0
         at = max(float(running[smallest]), 1.0)
@@ -225,7 +227,7 @@ def _require_positive(name: str, values: FloatArray) -> None:
     bad = ~(np.isfinite(values) & (values > 0))
     if bad.any():
         value = float(values[bad].ravel()[0])
-        raise ServefitError(f"{name} = {value:g}: must be positive in every run; fill it in")
+        raise ServefitError(f"{name} = {value:g}: must be known and positive")
 
 
 def _common_length(name: str, values: npt.ArrayLike) -> float:

@@ -277,6 +277,11 @@ def _diagnose_slo(curve: Curve, slos: Sequence[Slo], allowed: BoolArray) -> Infe
     excess = np.max([curve.latency_bound_s[slo.latency] / slo.limit_s for slo in slos], axis=0)
     excess = np.where(allowed & ~np.isnan(excess), excess, np.inf)
     index = int(np.argmin(excess))
+    asked = " and ".join(f"SLO {slo}" for slo in slos)
+    if not np.isfinite(excess[index]):
+        return Infeasible(
+            f"SLO {slos[0]}", f"{asked}: its latency is unknown at every candidate that fits"
+        )
     missed = [s for s in slos if not curve.latency_bound_s[s.latency][index] <= s.limit_s]
     needs = " and ".join(
         f"{s.latency.upper()} >= {format_duration(float(curve.latency_bound_s[s.latency][index]))}"
@@ -288,6 +293,6 @@ def _diagnose_slo(curve: Curve, slos: Sequence[Slo], allowed: BoolArray) -> Infe
     smaller = " or add smaller candidates," if smallest > 1 else ""
     return Infeasible(
         f"SLO {missed[0]}",
-        f"no candidate meets {' and '.join(f'SLO {s}' for s in slos)}{held}: {where} and needs "
-        f"{needs}; allow that,{smaller} or use a faster or larger accelerator group",
+        f"no candidate meets {asked}{held}: {where} and needs {needs}; allow that,{smaller} or use "
+        "faster or more GPUs",
     )

@@ -1,4 +1,4 @@
-"""From a calibration or from measured runs to what `servefit.advise.recommend` needs."""
+"""From a calibration or from measured runs to the problem that the advisor solves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy.typing as npt
 
-from servefit.advise.advisor import Deployment, deployment_limits, token_budget_limit
+from servefit.advise.advisor import (
+    Deployment,
+    Problem,
+    deployment_limits,
+    token_budget_limit,
+)
 from servefit.advise.candidates import candidate_caps, every_batch
 from servefit.advise.curve import Curve, predicted_curve
 from servefit.advise.decision import Limit
@@ -39,16 +44,6 @@ class Terms:
     max_num_batched_tokens: int | None = None
     kv_cache_dtype: str | None = None
     candidates: npt.ArrayLike | None = None
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The arguments of `servefit.advise.recommend` besides rule, epsilon and rate."""
-
-    curve: Curve
-    slos: tuple[Slo, ...]
-    deployment: Deployment
-    limits: tuple[Limit, ...]
 
 
 def predicted_problem(

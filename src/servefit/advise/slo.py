@@ -101,7 +101,7 @@ def _split(text: str) -> list[str]:
 def _parse(text: str) -> Slo | RelativeSlo:
     name, separator, value = text.partition("=")
     name, value = name.strip().lower(), value.strip()
-    if _PERCENTILE.search(name):
+    if _PERCENTILE.search(text.lower()):
         raise ServefitError(
             f"SLO {text!r}: a percentile cannot be promised, the laws predict means; give a mean "
             f"such as {_EXAMPLES}, with the margin that your percentile needs"
@@ -116,10 +116,10 @@ def _parse(text: str) -> Slo | RelativeSlo:
             raise ServefitError(
                 f"SLO {text!r}: a multiple needs its reference batch, such as {name}={value}@32"
             )
-        limit_s = parse_duration_s(value)
-        if not (math.isfinite(limit_s) and limit_s > 0):
-            raise ServefitError(f"SLO {text!r}: the limit must be positive and finite")
-        return Slo(name, limit_s)
+        try:
+            return Slo(name, parse_duration_s(value))
+        except ServefitError as error:
+            raise ServefitError(f"SLO {text!r}: {error}") from None
     factor = multiple.strip().lower()
     if not factor.endswith("x"):
         raise ServefitError(

@@ -131,7 +131,7 @@ def command(
     servefit advise --measured runs.csv --where model=facebook/opt-1.3b --where output_tokens=260 \\
         --slo tpot=20ms --rule tolerance --rate 50
     """
-    from servefit.advise import Infeasible, Objective, Terms, get_engine, parse_slos, recommend
+    from servefit.advise import Infeasible, Terms, get_engine, parse_slos, recommend
     from servefit.units import parse_bytes
 
     if bool(calibration) == bool(measured):
@@ -149,13 +149,7 @@ def command(
         problem, warnings_at = _predicted(calibration, given, slos, terms, confidence)
     else:
         problem, warnings_at = _measured(measured, where, given, slos, terms, single_throughput)
-    answer = recommend(
-        problem.curve,
-        Objective(problem.slos, rule, epsilon),
-        problem.deployment,
-        limits=problem.limits,
-        rate_per_s=rate,
-    )
+    answer = recommend(problem, rule=rule, epsilon=epsilon, rate_per_s=rate)
     if isinstance(answer, Infeasible):
         if as_json:
             common.echo_json({"feasible": False, **asdict(answer)})

@@ -23,6 +23,9 @@ def print_advice(advice: Advice, warnings: Sequence[str]) -> None:
     """Recommendation, table, memory, settings, notes: in that order."""
     click.echo(headline(advice))
     _table(advice)
+    for slo in advice.objective.slos:
+        if slo.origin:
+            click.echo(f"SLO {slo} is {slo.origin}.")
     for line in (*_memory(advice), *_replicas(advice)):
         click.echo(line)
     settings = advice.settings
@@ -45,7 +48,9 @@ def headline(advice: Advice) -> str:
         for name in LATENCIES
         if chosen.latency_s[name] == chosen.latency_s[name]
     )
-    held = "" if curve.confidence is None else f" with {curve.confidence:.0%} confidence"
+    held = ""
+    if curve.confidence is not None and advice.objective.slos:
+        held = f" with {curve.confidence:.0%} confidence"
     bounds = " and ".join(_BOUNDS.get(b, b) for b in advice.decision.bounded_by)
     return (
         f"Batch cap {chosen.batch_cap}: {format_rate(chosen.total_tokens_per_s)} "
@@ -106,6 +111,11 @@ def _memory(advice: Advice) -> list[str]:
         lines.append("Memory freed: unknown, as is the GPU's memory; name it with --gpu.")
     elif advice.freed_bytes is None:
         lines.append(f"{advice.settings.engine} takes no more than that by itself.")
+    elif advice.freed_bytes < 0:
+        lines.append(
+            f"Memory freed: none of {format_bytes(held.kv_bytes)} ({_reservation(memory)}); the "
+            "runs fitted because requests are not all at their end at once."
+        )
     else:
         lines.append(
             f"Memory freed on each GPU: {format_bytes(advice.freed_bytes)} of the "
