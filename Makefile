@@ -31,7 +31,7 @@ bench: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,profile,test]'
 	touch $@
 
 $(DEMO)/.installed: pyproject.toml

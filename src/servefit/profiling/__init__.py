@@ -1,0 +1,1 @@
+"""Profiling a live server over HTTP: few points, short, right."""

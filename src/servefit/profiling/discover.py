@@ -1,0 +1,179 @@
+"""Finding out what a server is, from what it exposes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from servefit.errors import ServefitError
+from servefit.profiling.client import Client
+from servefit.profiling.engines import read_cache_config, read_metrics, recognise
+from servefit.profiling.server import SETTINGS, Server
+
+#: Who owns a model, by ``/v1/models`` -> engine.
+OWNERS: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
+
+
+async def discover(
+    client: Client,
+    *,
+    model: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    metrics_url: str = "/metrics",
+) -> Server:
+    """Find out what a server is.
+
+    Args:
+        client: connections to it.
+        model: which of several models to use.
+        given: settings told by the user; they win over what the server says, except that a
+            contradiction is refused.
+        metrics_url: where its metrics are, if not at ``/metrics`` of the same address.
+
+    Raises:
+        ServefitError: it does not answer, serves no or several models, or contradicts ``given``.
+    """
+    card = await _model_card(client, model)
+    page, version, info = await asyncio.gather(
+        client.query(metrics_url), _first_json(client, "/version"), _engine_info(client)
+    )
+    text = page.text if page is not None and page.status == 200 else ""
+    shown = recognise(text)
+    engine = shown or info.get("engine") or OWNERS.get(str(card.get("owned_by")))
+    found: dict[str, Any] = {**info, "engine": engine}
+    if engine == "vllm" and isinstance(version.get("version"), str):
+        found["engine_version"] = version["version"]
+    if shown is not None:
+        found.update(_from_metrics(text, shown, card["id"]))
+    for name, value in (given or {}).items():
+        if value is None:
+            continue
+        seen = found.get(name)
+        if seen is not None and str(seen) != str(value) and name != "engine":
+            raise ServefitError(
+                f"{SETTINGS.get(name, name)} {value}: the server says {seen}: leave it out"
+            )
+        found[name] = value
+    length = found.pop("max_model_len", None)
+    length = card.get("max_model_len", length)
+    return Server(
+        model=card["id"],
+        engine=engine,
+        settings={k: v for k, v in found.items() if v is not None},
+        max_model_len=int(length) if isinstance(length, int) else None,
+        metrics_url=metrics_url if shown is not None else None,
+    )
+
+
+async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
+    reply = await client.query("/v1/models")
+    if reply is None:
+        raise ServefitError(f"{client.url}: no answer: is the server running, and is this its URL?")
+    body = reply.json()
+    cards = body.get("data") if isinstance(body, dict) else None
+    cards = [c for c in cards or () if isinstance(c, dict) and isinstance(c.get("id"), str)]
+    if reply.status in (401, 403):
+        raise ServefitError(
+            f"{client.url}: HTTP {reply.status}: the API key is missing or wrong: put it into the "
+            "environment variable SERVEFIT_API_KEY, or name another with --api-key-env"
+        )
+    if model is not None and not cards:
+        return {"id": model}
+    names = [c["id"] for c in cards]
+    if model is not None and model not in names:
+        raise ServefitError(f"--model {model}: the server has {', '.join(names)}")
+    if len(cards) != 1 and model is None:
+        what = f"several models, {', '.join(names)}" if names else "no list of models"
+        raise ServefitError(f"{client.url}: has {what}: name one with --model")
+    return next(c for c in cards if model is None or c["id"] == model)
+
+
+async def _first_json(client: Client, *paths: str) -> dict[str, Any]:
+    """The first of the paths that answers with a JSON object; empty where none does."""
+    for path in paths:
+        reply = await client.query(path)
+        body = reply.json() if reply is not None and reply.status == 200 else None
+        if isinstance(body, dict):
+            return body
+    return {}
+
+
+async def _engine_info(client: Client) -> dict[str, Any]:
+    """Settings from the route that each engine has for them."""
+    sglang, llama, tgi, vllm = await asyncio.gather(
+        _first_json(client, "/get_server_info", "/server_info"),
+        _first_json(client, "/props"),
+        _first_json(client, "/info"),
+        _first_json(client, "/server_info?config_format=json"),
+    )
+    if "total_slots" in llama:
+        return {
+            "engine": "llama.cpp",
+            "engine_version": llama.get("build_info"),
+            "max_num_seqs": llama["total_slots"],
+        }
+    if "max_total_tokens" in tgi or ("model_id" in tgi and "version" in tgi):
+        return {
+            "engine": "tgi",
+            "engine_version": tgi.get("version"),
+            "dtype": tgi.get("model_dtype"),
+            "max_model_len": tgi.get("max_total_tokens"),
+        }
+    config = vllm.get("vllm_config")
+    if isinstance(config, dict):
+        return _from_vllm_config(config)
+    if "max_running_requests" in sglang:
+        return {
+            "engine": "sglang",
+            "engine_version": sglang.get("version"),
+            "tensor_parallel_size": sglang.get("tp_size"),
+            "max_num_seqs": sglang["max_running_requests"],
+            "max_num_batched_tokens": sglang.get("chunked_prefill_size"),
+            "kv_capacity_tokens": sglang.get("max_total_num_tokens"),
+            "attention_backend": sglang.get("attention_backend"),
+        }
+    return {}
+
+
+def _from_vllm_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of ``/server_info``, which vLLM has in its development mode."""
+
+    def get(section: str, name: str) -> Any:
+        values = config.get(section)
+        value = values.get(name) if isinstance(values, dict) else None
+        return value if isinstance(value, int | str) else None
+
+    return {
+        "engine": "vllm",
+        "dtype": (str(get("model_config", "dtype") or "").removeprefix("torch.")) or None,
+        "tensor_parallel_size": get("parallel_config", "tensor_parallel_size"),
+        "max_num_seqs": get("scheduler_config", "max_num_seqs"),
+        "max_num_batched_tokens": get("scheduler_config", "max_num_batched_tokens"),
+    }
+
+
+def _from_metrics(text: str, engine: str, model: str) -> dict[str, Any]:
+    """KV-cache size and seats as ``/metrics`` shows them."""
+    values: dict[str, Any] = {}
+    labels = read_cache_config(text)
+    numbers = read_metrics(text, engine, model)
+    for name in ("num_gpu_blocks", "block_size", "kv_capacity_tokens", "max_num_seqs"):
+        label = labels.get(name, "")
+        if label.isdecimal() and int(label) > 0:
+            values[name] = int(label)
+        elif numbers.get(name, 0) > 0:
+            values[name] = int(numbers[name])
+    if "num_gpu_blocks" in values and "block_size" in values:
+        values["kv_capacity_tokens"] = values["num_gpu_blocks"] * values["block_size"]
+    try:
+        share = float(labels.get("gpu_memory_utilization", ""))
+    except ValueError:
+        share = -1.0
+    if 0 < share <= 1:
+        values["gpu_memory_utilization"] = share
+    if labels.get("cache_dtype", "auto") != "auto":
+        values["kv_cache_dtype"] = labels["cache_dtype"]
+    if labels.get("enable_prefix_caching") in ("True", "False"):
+        values["prefix_caching"] = labels["enable_prefix_caching"] == "True"
+    return values

@@ -1,0 +1,158 @@
+"""How long requests are, and when they arrive; always from a seed."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from servefit.errors import ServefitError
+from servefit.profiling.record import Ask
+
+Arrivals = Literal["constant", "poisson", "trace"]
+TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+LENGTH_HELP = "N, uniform:LOW:HIGH or lognormal:MEAN:CV"
+
+
+@dataclass(frozen=True)
+class Length:
+    """A length in tokens: fixed, or drawn; its text is its name in a plan.
+
+    Args:
+        text: ``N``; ``uniform:LOW:HIGH``, both included; ``lognormal:MEAN:CV``, with the
+            coefficient of variation CV = standard deviation / mean.
+    """
+
+    text: str
+
+    @property
+    def fixed(self) -> int | None:
+        """The length where it is fixed."""
+        return int(self.text) if self.text.isdecimal() else None
+
+    @property
+    def mean(self) -> float:
+        """The mean length."""
+        kind, a, b = self._parse()
+        return a if kind == "lognormal" else (a + b) / 2
+
+    def sampler(self, rng: random.Random) -> Callable[[], int]:
+        """A function that draws lengths."""
+        kind, a, b = self._parse()
+        if kind == "fixed":
+            return lambda: int(a)
+        if kind == "uniform":
+            return lambda: rng.randint(int(a), int(b))
+        sigma = math.sqrt(math.log1p(b * b))
+        mu = math.log(a) - sigma * sigma / 2
+        return lambda: max(1, round(rng.lognormvariate(mu, sigma)))
+
+    def _parse(self) -> tuple[str, float, float]:
+        """Kind and its two numbers; raises `ServefitError` for a text that is none."""
+        kind, *values = self.text.split(":") if ":" in self.text else ("fixed", self.text)
+        try:
+            a, b = (float(v) for v in (values * 2 if kind == "fixed" else values))
+        except ValueError:
+            kind, a, b = "", 0.0, 0.0
+        whole = kind == "lognormal" or (a == int(a) and b == int(b))
+        sound = math.isfinite(a) and math.isfinite(b) and a >= 1 and whole
+        if kind in ("fixed", "uniform") and sound and b >= a:
+            return kind, a, b
+        if kind == "lognormal" and sound and b > 0:
+            return kind, a, b
+        raise ServefitError(f"length {self.text!r}: give {LENGTH_HELP}, in tokens, at least 1")
+
+    def check(self) -> Length:
+        """Itself; raises `ServefitError` for a text that is no length."""
+        self._parse()
+        return self
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """One request of a trace."""
+
+    arrival_s: float
+    ask: Ask
+
+
+def read_trace(path: str | Path, max_tokens: int | None = None) -> tuple[list[TraceRow], int]:
+    """Requests of a CSV file with the columns `TRACE_COLUMNS`, by arrival; and how many of its
+    rows were left out, for having no output or more than ``max_tokens`` tokens in all.
+
+    Raises:
+        ServefitError: the file cannot be read, lacks a column, or holds no usable row.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [c for c in TRACE_COLUMNS if c not in (reader.fieldnames or ())]
+            if missing:
+                raise ServefitError(
+                    f"{path}: lacks the column {', '.join(missing)}: a trace has "
+                    f"{', '.join(TRACE_COLUMNS)}"
+                )
+            rows, left_out = [], 0
+            for raw in reader:
+                arrival, lengths = float(raw["arrival_s"]), [int(raw[c]) for c in TRACE_COLUMNS[1:]]
+                if not math.isfinite(arrival) or arrival < 0 or min(lengths) < 0:
+                    raise ValueError(f"negative or infinite: {raw}")
+                if min(lengths) < 1 or (max_tokens is not None and sum(lengths) > max_tokens):
+                    left_out += 1
+                else:
+                    rows.append(TraceRow(arrival, Ask(*lengths)))
+    except OSError as error:
+        raise ServefitError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError) as error:
+        raise ServefitError(f"{path}: line {reader.line_num}: {error}") from None
+    if not rows:
+        raise ServefitError(f"{path}: no request of the trace fits this server")
+    return sorted(rows, key=lambda row: row.arrival_s), left_out
+
+
+def draw_asks(
+    input_length: Length | None,
+    output_length: Length | None,
+    trace: list[TraceRow] | None,
+    *,
+    max_tokens: int | None,
+    seed: int,
+) -> Iterator[Ask]:
+    """Endless lengths: of the trace in a random order, or drawn independently.
+
+    Pairs longer than ``max_tokens`` are drawn again (fixed ones are refused).
+    """
+    rng = random.Random(seed)
+    if trace is not None:
+        while True:
+            for row in rng.sample(trace, len(trace)):
+                yield row.ask
+    if input_length is None or output_length is None:
+        raise ServefitError("no lengths: give --input-tokens and --output-tokens, or --trace")
+    draw_input, draw_output = input_length.sampler(rng), output_length.sampler(rng)
+    rejected = 0
+    while True:
+        ask = Ask(draw_input(), draw_output())
+        if max_tokens is None or ask.input_tokens + ask.output_tokens <= max_tokens:
+            rejected = 0
+            yield ask
+        else:
+            rejected += 1
+            if rejected > 1000 or (input_length.fixed and output_length.fixed):
+                raise ServefitError(
+                    f"input {input_length.text} + output {output_length.text} tokens: more than "
+                    f"the server's max_model_len {max_tokens}: ask for shorter ones"
+                )
+
+
+def arrival_times(kind: Arrivals, rate_per_s: float, seed: int) -> Iterator[float]:
+    """Endless arrival times from 0 s on: evenly spaced, or a Poisson process."""
+    rng = random.Random(seed)
+    at_s = 0.0
+    while True:
+        yield at_s
+        at_s += 1 / rate_per_s if kind == "constant" else rng.expovariate(rate_per_s)

@@ -1,0 +1,114 @@
+"""Load: requests kept in flight at a held number, or sent at given times."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from servefit.profiling.client import Client
+from servefit.profiling.prompts import Prompts
+from servefit.profiling.record import Ask, Record
+from servefit.profiling.server import Server
+
+#: First and longest pause of one slot after a failure.
+BACKOFF_S = (0.1, 5.0)
+
+
+@dataclass
+class Load:
+    """The requests of one point, as they are sent and answered.
+
+    Attributes:
+        records: every request, in the order of sending.
+        in_flight: those sent and not ended, by position in ``records``.
+        completed, failed: those that ended so, in the order of ending.
+        stopping: send no further request of a closed loop.
+    """
+
+    client: Client
+    server: Server
+    prompts: Prompts
+    records: list[Record] = field(default_factory=list)
+    in_flight: dict[int, Record] = field(default_factory=dict)
+    completed: list[Record] = field(default_factory=list)
+    failed: list[Record] = field(default_factory=list)
+    stopping: bool = False
+
+    async def send(self, ask: Ask, *, scheduled_s: float, warmup: bool = False) -> Record:
+        """Send one request and wait for its end."""
+        body = self.server.body(self.prompts.make(ask.input_tokens), ask)
+        record = Record(ask, scheduled_s, warmup=warmup)
+        position = len(self.records)
+        self.records.append(record)
+        self.in_flight[position] = record
+        try:
+            await self.client.generate(self.server.endpoint, body, record)
+        finally:
+            del self.in_flight[position]
+        (self.failed if record.outcome == "failed" else self.completed).append(record)
+        return record
+
+    async def closed(self, asks: Iterator[Ask], concurrency: int, rng: random.Random) -> None:
+        """Keep ``concurrency`` requests in flight until cancelled or ``stopping``.
+
+        The first request of each slot is a warm-up, and is cut to a part of its length, the parts
+        spread evenly over (0, 1): so old are requests in a steady state of equal lengths, and
+        without this all slots would start, prefill and end together for a long time.
+        """
+        parts = [(i + 0.5) / concurrency for i in range(concurrency)]
+        rng.shuffle(parts)
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(self._slot(asks, part, rng))
+
+    async def _slot(self, asks: Iterator[Ask], first_part: float, rng: random.Random) -> None:
+        ask = next(asks)
+        ask = Ask(ask.input_tokens, max(1, round(ask.output_tokens * first_part)))
+        warmup, failures = True, 0
+        due_s = time.perf_counter()
+        while not self.stopping:
+            record = await self.send(ask, scheduled_s=due_s, warmup=warmup)
+            due_s = time.perf_counter()
+            if record.outcome == "failed":
+                pause_s = record.retry_after_s
+                if pause_s is None:
+                    pause_s = min(BACKOFF_S[0] * 2**failures, BACKOFF_S[1]) * rng.uniform(0.5, 1)
+                failures = min(failures + 1, 10)
+                await asyncio.sleep(pause_s)
+                due_s = time.perf_counter()
+            else:
+                failures = 0
+            warmup = False
+            ask = next(asks)
+
+    async def open(self, arrivals: Iterator[tuple[float, Ask]]) -> None:
+        """Send each request at its time, whatever is in flight; end when all are answered."""
+        start_s = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for at_s, ask in arrivals:
+                if self.stopping:
+                    return
+                due_s = start_s + at_s
+                delay_s = due_s - time.perf_counter()
+                if delay_s > 0:
+                    await asyncio.sleep(delay_s)
+                group.create_task(self.send(ask, scheduled_s=due_s))
+
+    @property
+    def progress_s(self) -> float:
+        """When a request last got a token or ended; 0 before that."""
+        times = [r.last_token_s for r in self.in_flight.values()]
+        times += [ended[-1].finished_s for ended in (self.completed, self.failed) if ended]
+        return max((at_s for at_s in times if at_s is not None), default=0.0)
+
+
+def raise_file_limit() -> None:
+    """Allow as many connections as the system does: each request in flight has one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,236 @@
+"""From a measured point to a row of the table of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from servefit.profiling.measure import Measurement, PointFailedError
+from servefit.profiling.plan import Point
+from servefit.profiling.record import Record
+from servefit.profiling.server import Server
+from servefit.profiling.window import tokens_of
+
+#: A request sent so much after its time is late; the event loop's own timers are exact to 1 ms.
+LATE_S = 0.005
+#: The client limits the point if its event loop's lag (99th percentile) exceeds this share of the
+#: mean time between tokens, or so many sends are late.
+MAX_LAG_SHARE, MAX_LATE_SHARE = 0.1, 0.02
+MIN_LAG_S = 0.003
+#: Client and server disagree beyond these relative differences.
+MAX_TOKEN_DIFFERENCE, MAX_RUNNING_DIFFERENCE = 0.1, 0.15
+
+
+def point_columns(point: Point, server: Server) -> dict[str, Any]:
+    """Columns that say what was asked, of whom."""
+    return {
+        "model": server.model,
+        **server.settings,
+        "mode": "serving",
+        "concurrency": point.concurrency,
+        "rate_per_s": point.rate_per_s,
+        "arrivals": point.arrivals or "closed",
+        "asked_input_tokens": point.input_length,
+        "asked_output_tokens": point.output_length,
+        "trace": point.trace,
+        "repeat": point.repeat,
+        **{f"set_{name}": value for name, value in point.settings if name not in server.settings},
+    }
+
+
+def failure_row(point: Point, server: Server, failure: PointFailedError) -> dict[str, Any]:
+    """The row of a point that could not be measured: the reason, and no results."""
+    outcomes = [r.outcome for r in failure.records]
+    return {
+        **point_columns(point, server),
+        "status": "failed",
+        "error": failure.kind,
+        "error_detail": str(failure),
+        "num_requests": len(outcomes) or None,
+        "completed": 0,
+        "requests_failed": outcomes.count("failed"),
+    }
+
+
+def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]:
+    """The row of a measured point.
+
+    Rates are completions of the steady window over its length. E2E and TTFT are the client's
+    means less the mean queue time, and ``mean_batch`` = rate x E2E by Little's law; all three are
+    ``None`` where requests may have waited and nobody says how long. Times with the queue are
+    there always.
+    """
+    window, flags = m.window, list(_flags(point, server, m))
+    done = window.completed
+    rate = len(done) / window.duration_s
+    inputs = _mean(r.ask.input_tokens if r.input_tokens is None else r.input_tokens for r in done)
+    outputs = _mean(
+        r.ask.output_tokens if r.output_tokens is None else r.output_tokens for r in done
+    )
+    e2e_s = _mean(r.e2e_s for r in done)
+    ttft_s = _mean(r.ttft_s for r in done)
+    queue_s, queue_flag = queue_time(point, server, m)
+    if queue_flag:
+        flags.append(queue_flag)
+    if queue_s is not None and queue_s >= ttft_s:
+        flags.append("queue_time_over_ttft")
+        queue_s = None
+    mean_batch = None if queue_s is None else rate * (e2e_s - queue_s)
+    running = m.metrics.mean.get("running")
+    if running and mean_batch and abs(running / mean_batch - 1) > MAX_RUNNING_DIFFERENCE:
+        flags.append(f"running_gauge_says_{running:.3g}")
+    kv_tokens = server.settings.get("kv_capacity_tokens")
+    usage = m.metrics.mean.get("kv_usage")
+    live = m.metrics.mean.get("kv_used_tokens")
+    if live is None and usage is not None and kv_tokens is not None:
+        live = usage * kv_tokens
+    per_token, per_chunk = mean_itl(done)
+    return {
+        **point_columns(point, server),
+        "status": "ok",
+        "input_tokens": inputs,
+        "output_tokens": outputs,
+        "mean_batch": mean_batch,
+        "peak_batch": _whole(m.metrics.peak.get("running")),
+        "num_requests": len(done) + len(window.failed),
+        "completed": len(done),
+        "requests_failed": len(window.failed),
+        "requests_cancelled": sum(r.outcome == "cancelled" for r in m.records),
+        "requests_sent": len(m.records),
+        "duration_s": window.duration_s,
+        "warmup_s": m.warmup_s,
+        "stopped_by": m.stopped_by,
+        "requests_per_s": rate,
+        "total_tokens_per_s": rate * (inputs + outputs),
+        "output_tokens_per_s": rate * outputs,
+        "total_tokens_per_s_rel_err": _finite(m.errors[0]),
+        "e2e_mean_s_rel_err": _finite(m.errors[1]),
+        "in_flight_mean": window.in_flight,
+        "e2e_mean_s": None if queue_s is None else e2e_s - queue_s,
+        "e2e_with_queue_mean_s": e2e_s,
+        "ttft_mean_s": None if queue_s is None else ttft_s - queue_s,
+        "ttft_with_queue_mean_s": ttft_s,
+        "queue_time_mean_s": queue_s,
+        "tpot_mean_s": _finite(_mean(r.tpot_s for r in done)),
+        "itl_mean_s": per_chunk,
+        "itl_per_token_mean_s": per_token,
+        "mean_live_tokens": live or None,
+        "mean_kv_usage": usage,
+        "peak_kv_usage": m.metrics.peak.get("kv_usage"),
+        "preemptions": _whole(m.metrics.delta.get("preemptions")),
+        "server_running_mean": running,
+        "server_waiting_mean": m.metrics.mean.get("waiting"),
+        "server_prompt_tokens_per_s": m.metrics.rate_per_s("prompt_tokens"),
+        "server_output_tokens_per_s": m.metrics.rate_per_s("generation_tokens"),
+        "client_lag_p99_s": _quantile(m.lag_s, 0.99),
+        "late_sends": late_sends(done),
+        "flags": "; ".join(flags) or None,
+    }
+
+
+def queue_time(point: Point, server: Server, m: Measurement) -> tuple[float | None, str | None]:
+    """Mean time in the server's queue, and a flag where it is not simply reported.
+
+    Without a report it is 0 where no more requests are in flight than the server has seats and its
+    gauge shows none waiting; where the seats are unknown, the gauge alone must show that, and the
+    row says so. Otherwise it is unknown.
+    """
+    reported = m.metrics.queue_time_mean_s
+    if reported is not None:
+        return reported, None
+    peak_waiting = m.metrics.peak.get("waiting")
+    in_flight = point.concurrency or m.window.in_flight
+    if peak_waiting:
+        return None, f"queue_time_unknown: up to {peak_waiting:g} requests waited"
+    if in_flight <= (server.seats or 1) and point.concurrency is not None:
+        return 0.0, None
+    if server.seats is not None and in_flight > server.seats:
+        return None, f"queue_time_unknown: {in_flight:g} in flight, {server.seats} seats"
+    if peak_waiting == 0 and m.metrics.samples >= 5:
+        return 0.0, f"queue_time_taken_as_0: none waited in {m.metrics.samples} samples"
+    return None, "queue_time_unknown: give --max-num-seqs"
+
+
+def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:
+    """Mean time between tokens after the first chunk, and between chunks.
+
+    The first is ``None`` unless the server counts the tokens of every chunk.
+    """
+    spans = [(r, r.chunk_s[-1] - r.chunk_s[0]) for r in done if len(r.chunk_s) > 1]
+    total_s = sum(span for _, span in spans)
+    chunks = sum(len(r.chunk_s) - 1 for r, _ in spans)
+    counts = [tokens for r, _ in spans for tokens in r.chunk_tokens[1:]]
+    known = [tokens for tokens in counts if tokens is not None]
+    per_token = total_s / sum(known) if known and len(known) == len(counts) else None
+    return per_token, total_s / chunks if chunks else None
+
+
+def late_sends(done: Iterable[Record]) -> int:
+    """Requests sent more than `LATE_S` after their time."""
+    return sum(r.sent_s is not None and r.sent_s - r.scheduled_s > LATE_S for r in done)
+
+
+def _flags(point: Point, server: Server, m: Measurement) -> Iterable[str]:
+    """What a reader of the row must know."""
+    done = m.window.completed
+    if m.stopped_by == "time":
+        yield "time_up"
+    wrong_in = sum(r.input_tokens not in (None, r.ask.input_tokens) for r in done)
+    short = sum(r.output_tokens is not None and r.output_tokens < r.ask.output_tokens for r in done)
+    unsure = sum(r.output_tokens is None and r.finish_reason != "length" for r in done)
+    uncounted = sum(r.output_tokens is None for r in done)
+    reasoning = sum(r.reasoning_chunks > 0 for r in done)
+    if wrong_in:
+        yield f"input_length_differs: {wrong_in} of {len(done)}"
+    if short:
+        yield f"output_shorter_than_asked: {short} of {len(done)}"
+    if uncounted:
+        yield f"usage_missing: {uncounted} of {len(done)}, lengths as asked"
+    if unsure:
+        yield f"output_length_unsure: {unsure} of {len(done)} did not end by length"
+    if reasoning:
+        yield f"reasoning: {reasoning} of {len(done)}"
+    if m.left_out:
+        yield f"trace_rows_left_out: {m.left_out}"
+    for kind in sorted({r.error or "" for r in m.window.failed}):
+        yield f"failed_{kind}: {sum(r.error == kind for r in m.window.failed)}"
+    if point.concurrency is None and m.window.growth > max(2.0, 0.2 * m.window.in_flight):
+        yield f"not_steady: in flight grew by {m.window.growth:.0f} over the window"
+    if m.metrics.delta.get("preemptions", 0) > 0:
+        yield "preempted"
+    yield from _disagreement(m)
+    lag, tpot = _quantile(m.lag_s, 0.99), _mean(r.tpot_s for r in done)
+    late = late_sends(done)
+    if late > MAX_LATE_SHARE * len(done):
+        yield f"client_late: {late} of {len(done)} sends"
+    if lag is not None and lag > max(MIN_LAG_S, MAX_LAG_SHARE * (tpot if tpot == tpot else 0.0)):
+        yield f"client_lag: {lag * 1e3:.1f} ms"
+
+
+def _disagreement(m: Measurement) -> Iterable[str]:
+    counted = m.metrics.rate_per_s("generation_tokens")
+    if counted is None or m.metrics.duration_s < m.window.duration_s / 2:
+        return
+    window = m.window
+    tokens = sum(tokens_of(r) - (r.input_tokens or r.ask.input_tokens) for r in window.completed)
+    seen = tokens / window.duration_s
+    if abs(counted / seen - 1) > MAX_TOKEN_DIFFERENCE:
+        yield f"server_counts_{counted:.4g}_output_tokens_per_s, client {seen:.4g}"
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float | None:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

@@ -1,0 +1,81 @@
+"""A server as a profiler knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from servefit.profiling.client import Endpoint
+from servefit.profiling.record import Ask
+
+#: Setting of a row -> the flag that gives it where the server does not.
+SETTINGS: Mapping[str, str] = {
+    "gpu": "--gpu",
+    "engine": "--engine",
+    "engine_version": "--engine-version",
+    "dtype": "--dtype",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "tensor_parallel_size": "--tensor-parallel-size",
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+}
+#: Fields that hold the output at the wanted length; a server that refuses them goes without.
+EXTRAS: tuple[tuple[str, Any], ...] = (
+    ("ignore_eos", True),
+    ("min_tokens", None),
+    ("stream_options", {"include_usage": True, "continuous_usage_stats": True}),
+    ("temperature", 0),
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server as discovered.
+
+    Attributes:
+        model: the model's name to the server.
+        engine: as `servefit.profiling.engines` names it; ``None``: not recognised.
+        settings: columns of a run's row, as far as known.
+        max_model_len: most tokens of one request, input and output.
+        metrics_url: where its metrics are, if they can be read.
+        endpoint: which route is used.
+        extras: fields of `EXTRAS` that the server accepts.
+        token_ids: whether prompts may be token ids.
+        notes: what a user should know of the server, a sentence each.
+    """
+
+    model: str
+    engine: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    max_model_len: int | None = None
+    metrics_url: str | None = None
+    endpoint: Endpoint = "completions"
+    extras: tuple[str, ...] = ()
+    token_ids: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Settings that nobody has told, with the flag for each."""
+        return {name: flag for name, flag in SETTINGS.items() if self.settings.get(name) is None}
+
+    @property
+    def seats(self) -> int | None:
+        """Most requests that run at once."""
+        value = self.settings.get("max_num_seqs")
+        return None if value is None else int(value)
+
+    def body(self, prompt_json: str, ask: Ask) -> bytes:
+        """The request for one answer; ``prompt_json`` is the prompt as JSON text."""
+        fields: dict[str, Any] = {"model": self.model, "stream": True}
+        fields["max_tokens"] = ask.output_tokens
+        for name, value in EXTRAS:
+            if name in self.extras:
+                fields[name] = ask.output_tokens if name == "min_tokens" else value
+        if self.endpoint == "chat":
+            prompt = f'"messages":[{{"role":"user","content":{prompt_json}}}]'
+        else:
+            prompt = f'"prompt":{prompt_json}'
+        return f"{json.dumps(fields)[:-1]},{prompt}}}".encode()
