@@ -11,7 +11,7 @@ import polars as pl
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
-from servefit.laws import Law, log_sd, predict
+from servefit.laws import Law, predict
 from servefit.laws.support import mape_pct
 from servefit.observations import BatchFrom, ContextFrom, Observed, observe
 from servefit.runs.table import RunTable

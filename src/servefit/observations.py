@@ -11,9 +11,9 @@ import polars as pl
 
 from servefit.errors import ServefitError
 from servefit.hardware import UNKNOWN, Hardware, get_hardware
-from servefit.laws import Observations
+from servefit.laws import Observations, StepObservations
 from servefit.models import ModelShape, get_model
-from servefit.points import FloatArray, IntArray, Points
+from servefit.points import EngineSteps, FloatArray, IntArray, Points, Serving
 
 BatchFrom = Literal["mean_batch", "max_num_seqs"]
 ContextFrom = Literal["lengths", "mean_live_tokens"]
@@ -61,66 +61,125 @@ def observe(
     """
     columns = _Columns(frame)
     static = columns.number("batch")
+    batch = _first_known(columns.number("mean_batch"), static)
+    needed = {"mean_batch or batch": batch}
     if batch_from == "max_num_seqs":
-        batch = np.where(np.isnan(static), columns.number("max_num_seqs"), static)
-    else:
-        mean = columns.number("mean_batch")
-        batch = np.where(np.isnan(mean), static, mean)
-    lengths = columns.number("input_tokens"), columns.number("output_tokens")
-    throughput, e2e_s = _complete(
-        batch * (lengths[0] + lengths[1]),
-        columns.number("total_tokens_per_s"),
-        columns.number("e2e_mean_s"),
-        batch_is_cap=batch_from == "max_num_seqs",
-    )
-    context = None
-    needed: dict[str, FloatArray] = {
-        "input_tokens": lengths[0],
-        "output_tokens": lengths[1],
-        "max_num_seqs or batch" if batch_from == "max_num_seqs" else "mean_batch or batch": batch,
-        "total_tokens_per_s or e2e_mean_s": throughput,
+        batch = _first_known(columns.number("max_num_seqs"), static)
+        needed = {"max_num_seqs or batch": batch}
+    input_tokens, output_tokens = columns.number("input_tokens"), columns.number("output_tokens")
+    # A cap is not the batch that ran: it does not turn an E2E into a throughput or back.
+    running = np.full_like(batch, np.nan) if batch_from == "max_num_seqs" else batch
+    throughput, e2e_s = _complete(columns, running, input_tokens, output_tokens)
+    needed |= {
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "throughput or E2E": throughput,
     }
+    context = None
     if context_from == "mean_live_tokens":
-        live = columns.number("mean_live_tokens")
-        context = live / columns.number("mean_batch")
+        context = columns.number("mean_live_tokens") / columns.number("mean_batch")
         needed["mean_live_tokens and mean_batch"] = context
 
-    usable = np.ones(frame.height, dtype=bool)
+    index, unusable = _usable(needed, columns.rows())
+    models, hardware = _what_ran(frame[index], gpu)
+    observations = Observations(
+        points=Points(
+            models=models[0],
+            hardware=hardware[0],
+            model_index=models[1],
+            hardware_index=hardware[1],
+            input_tokens=input_tokens[index],
+            output_tokens=output_tokens[index],
+            batch=batch[index],
+            tensor_parallel_size=_or_one(columns.number("tensor_parallel_size"))[index],
+            mean_context_tokens=None if context is None else context[index],
+            serving=_serving(columns, index, batch_is_cap=batch_from == "max_num_seqs"),
+        ),
+        total_tokens_per_s=throughput[index],
+        e2e_s=e2e_s[index],
+        rows=columns.rows()[index],
+    )
+    return Observed(observations, index, unusable)
+
+
+def observe_steps(frame: pl.DataFrame, *, gpu: Hardware | None = None) -> StepObservations:
+    """Turn rows of a table of engine steps into observations.
+
+    Counts that a row leaves empty are 0 where the row's other phase fills the step. The decodes'
+    context is ``decode_requests`` x ``mean_decode_context_tokens``.
+
+    Raises:
+        ServefitError: a model or GPU is unknown, or no row is usable.
+    """
+    columns = _Columns(frame)
+    step_time_s = columns.number("step_time_s")
+    prefill_tokens = np.nan_to_num(columns.number("prefill_tokens"))
+    decode_requests = np.nan_to_num(columns.number("decode_requests"))
+    context = columns.number("mean_decode_context_tokens")
+    needed = {
+        "step_time_s": step_time_s,
+        "mean_decode_context_tokens": np.where(decode_requests > 0, context, 0.0),
+    }
+    index, unusable = _usable(needed, columns.rows())
+    models, hardware = _what_ran(frame[index], gpu)
+    prompts = _first_known(
+        columns.number("prefill_requests"), np.where(prefill_tokens > 0, 1.0, 0.0)
+    )
+    steps = EngineSteps(
+        models=models[0],
+        hardware=hardware[0],
+        model_index=models[1],
+        hardware_index=hardware[1],
+        tensor_parallel_size=_or_one(columns.number("tensor_parallel_size"))[index],
+        prefill_tokens=prefill_tokens[index],
+        prefill_requests=prompts[index],
+        prefill_kv_tokens=np.nan_to_num(columns.number("prefill_kv_tokens"))[index],
+        decode_requests=decode_requests[index],
+        decode_context_tokens=np.nan_to_num(decode_requests * context)[index],
+    )
+    rows = columns.rows()[index]
+    return StepObservations(steps, step_time_s[index], rows, unusable)
+
+
+def _usable(
+    needed: dict[str, FloatArray], rows: IntArray
+) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
+    """Positions where all that is needed is known; file position and reason of the others."""
+    usable = np.ones(len(rows), dtype=bool)
     reasons: dict[int, str] = {}
     for name, values in needed.items():
         for position in np.flatnonzero(usable & ~np.isfinite(values)):
             reasons[int(position)] = f"{name} is missing"
         usable &= np.isfinite(values)
     index = np.flatnonzero(usable)
-    rows = columns.rows()
     unusable = tuple((int(rows[p]), reason) for p, reason in sorted(reasons.items()))
     if index.size == 0:
         detail = f": row {unusable[0][0]}: {unusable[0][1]}" if unusable else ""
-        raise ServefitError(f"none of the {frame.height} selected rows can be used{detail}")
+        raise ServefitError(f"none of the {len(rows)} selected rows can be used{detail}")
+    return index, unusable
 
-    kept = frame[index]
-    models, model_index = _distinct(_model_keys(kept), _model_of)
-    hardware, hardware_index = _distinct(
-        _hardware_keys(kept), _hardware_of if gpu is None else lambda key: gpu
+
+def _what_ran(
+    frame: pl.DataFrame, gpu: Hardware | None
+) -> tuple[tuple[tuple[ModelShape, ...], IntArray], tuple[tuple[Hardware, ...], IntArray]]:
+    """The distinct models and accelerators, each with every row's index into them."""
+    models = _distinct(_keys(frame, "model", "dtype", "kv_cache_dtype"), _model_of)
+    if gpu is not None:
+        return models, ((gpu,), np.zeros(frame.height, dtype=np.int64))
+    names = ("gpu", "dtype", "peak_flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes")
+    return models, _distinct(_keys(frame, *names), _hardware_of)
+
+
+def _serving(columns: _Columns, index: IntArray, *, batch_is_cap: bool) -> Serving:
+    """How each row was scheduled; a row that names only a static ``batch`` was static."""
+    blocks = columns.number("num_gpu_blocks") * columns.number("block_size")
+    return Serving(
+        static=(~np.isnan(columns.number("batch")) & np.isnan(columns.number("mean_batch")))[index],
+        chunked_prefill=columns.number("chunked_prefill")[index],
+        max_num_batched_tokens=columns.number("max_num_batched_tokens")[index],
+        kv_capacity_tokens=_first_known(columns.number("kv_capacity_tokens"), blocks)[index],
+        batch_is_cap=batch_is_cap,
     )
-    parallel = columns.number("tensor_parallel_size")[index]
-    observations = Observations(
-        points=Points(
-            models=models,
-            hardware=hardware,
-            model_index=model_index,
-            hardware_index=hardware_index,
-            input_tokens=lengths[0][index],
-            output_tokens=lengths[1][index],
-            batch=batch[index],
-            tensor_parallel_size=np.where(np.isnan(parallel), 1.0, parallel),
-            mean_context_tokens=None if context is None else context[index],
-        ),
-        total_tokens_per_s=throughput[index],
-        e2e_s=e2e_s[index],
-        rows=rows[index],
-    )
-    return Observed(observations, index, unusable)
 
 
 class _Columns:
@@ -141,17 +200,30 @@ class _Columns:
 
 
 def _complete(
-    tokens: FloatArray, throughput: FloatArray, e2e_s: FloatArray, *, batch_is_cap: bool
+    columns: _Columns, batch: FloatArray, input_tokens: FloatArray, output_tokens: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Fill in whichever of throughput and E2E is missing, by Eq. 6.
+    """Throughput and E2E; what is missing follows from the other rates, or from Eq. 6."""
+    e2e_s = columns.number("e2e_mean_s")
+    tokens = input_tokens + output_tokens
+    throughput = _first_known(
+        columns.number("total_tokens_per_s"),
+        columns.number("requests_per_s") * tokens,
+        columns.number("output_tokens_per_s") * tokens / output_tokens,
+        batch * tokens / e2e_s,
+    )
+    return throughput, _first_known(e2e_s, batch * tokens / throughput)
 
-    A cap is not the batch that ran, so it implies neither.
-    """
-    if batch_is_cap:
-        return throughput, e2e_s
-    with np.errstate(divide="ignore", invalid="ignore"):
-        filled = np.where(np.isnan(throughput), tokens / e2e_s, throughput)
-        return filled, np.where(np.isnan(e2e_s), tokens / throughput, e2e_s)
+
+def _first_known(*candidates: FloatArray) -> FloatArray:
+    """Element by element, the first that is not NaN."""
+    values = candidates[0]
+    for other in candidates[1:]:
+        values = np.where(np.isnan(values), other, values)
+    return values
+
+
+def _or_one(values: FloatArray) -> FloatArray:
+    return np.where(np.isnan(values), 1.0, values)
 
 
 def _distinct(
@@ -163,13 +235,12 @@ def _distinct(
     return tuple(build(key) for key in order), index
 
 
-def _cells(frame: pl.DataFrame, name: str) -> list[object]:
-    return frame[name].to_list() if name in frame.columns else [None] * frame.height
-
-
-def _model_keys(frame: pl.DataFrame) -> list[Hashable]:
-    names = ("model", "dtype", "kv_cache_dtype")
-    return list(zip(*(_cells(frame, name) for name in names), strict=True))
+def _keys(frame: pl.DataFrame, *names: str) -> list[tuple[object, ...]]:
+    """Each row's cells of some columns; ``None`` where a column is absent."""
+    cells = (
+        frame[name].to_list() if name in frame.columns else [None] * frame.height for name in names
+    )
+    return list(zip(*cells, strict=True))
 
 
 def _model_of(key: tuple[str | None, str | None, str | None]) -> ModelShape:
@@ -183,11 +254,6 @@ def _model_of(key: tuple[str | None, str | None, str | None]) -> ModelShape:
     if kv_cache_dtype is not None and kv_cache_dtype != "auto":
         shape = shape.with_dtypes(kv_cache_dtype=kv_cache_dtype)
     return shape
-
-
-def _hardware_keys(frame: pl.DataFrame) -> list[Hashable]:
-    names = ("gpu", "dtype", "peak_flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes")
-    return list(zip(*(_cells(frame, name) for name in names), strict=True))
 
 
 def _hardware_of(

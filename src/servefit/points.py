@@ -14,6 +14,27 @@ from servefit.models import ModelShape
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How the engine schedules requests; arrays broadcast with the points. NaN is unknown.
+
+    Attributes:
+        static: all requests of the batch start together and nothing else runs beside them;
+            otherwise batching is continuous: a request that ends is replaced by the next.
+        chunked_prefill: prompts are split over steps and share them with decodes; NaN is unknown.
+        max_num_batched_tokens: token budget of one step.
+        kv_capacity_tokens: tokens that the KV cache holds.
+        batch_is_cap: the points' batch is the cap ``max_num_seqs``; what really runs may be less.
+    """
+
+    static: BoolArray
+    chunked_prefill: FloatArray
+    max_num_batched_tokens: FloatArray
+    kv_capacity_tokens: FloatArray
+    batch_is_cap: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,7 @@ class Points:
         tensor_parallel_size: accelerators that share one replica.
         mean_context_tokens: mean active context of one running request over its decode, where it
             was measured (Eq. 3 divided by the batch). ``None``: derived from the lengths (Eq. 12).
+        serving: how the engine schedules; ``None`` where nothing is known of it.
     """
 
     models: tuple[ModelShape, ...]
@@ -44,6 +66,7 @@ class Points:
     batch: FloatArray
     tensor_parallel_size: FloatArray
     mean_context_tokens: FloatArray | None = None
+    serving: Serving | None = None
 
     @classmethod
     def of(
@@ -56,6 +79,7 @@ class Points:
         batch: npt.ArrayLike,
         tensor_parallel_size: npt.ArrayLike = 1,
         mean_context_tokens: npt.ArrayLike | None = None,
+        serving: Serving | None = None,
     ) -> Points:
         """Points of one model on one accelerator.
 
@@ -74,6 +98,7 @@ class Points:
             mean_context_tokens=None
             if mean_context_tokens is None
             else _positive("mean_context_tokens", mean_context_tokens),
+            serving=serving,
         )
 
     @property
@@ -123,3 +148,28 @@ def _positive(name: str, values: npt.ArrayLike) -> FloatArray:
 
 def _first(array: FloatArray, bad: npt.NDArray[np.bool_]) -> float:
     return float(array[bad].ravel()[0])
+
+
+@dataclass(frozen=True)
+class EngineSteps:
+    """What single engine steps process; arrays of one dimension, one entry a step.
+
+    Attributes:
+        models, hardware, model_index, hardware_index, tensor_parallel_size: as in `Points`.
+        prefill_tokens: prompt tokens computed in the step.
+        prefill_requests: prompts that they belong to.
+        prefill_kv_tokens: tokens of those prompts that were cached before the step.
+        decode_requests: requests that get one token.
+        decode_context_tokens: tokens that these read from the KV cache, over all of them.
+    """
+
+    models: tuple[ModelShape, ...]
+    hardware: tuple[Hardware, ...]
+    model_index: IntArray
+    hardware_index: IntArray
+    tensor_parallel_size: FloatArray
+    prefill_tokens: FloatArray
+    prefill_requests: FloatArray
+    prefill_kv_tokens: FloatArray
+    decode_requests: FloatArray
+    decode_context_tokens: FloatArray

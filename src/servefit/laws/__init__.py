@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
-from servefit.laws.base import Law, Observations, Prediction
+from servefit.laws.base import Law, Observations, Prediction, StepObservations
 from servefit.laws.slim import Slim
 from servefit.points import FloatArray, Points
 
-__all__ = ["LAWS", "Law", "Observations", "Prediction", "get_law", "log_sd", "predict"]
+__all__ = [
+    "LAWS",
+    "Law",
+    "Observations",
+    "Prediction",
+    "StepObservations",
+    "get_law",
+    "log_sd",
+    "predict",
+]
 
 #: Every law by its name on the command line.
 LAWS: dict[str, Law] = {"slim": Slim()}

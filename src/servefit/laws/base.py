@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servefit.calibration import Calibration
-from servefit.points import FloatArray, Points
+from servefit.points import EngineSteps, FloatArray, Points
 
 #: Which row label each observation carries (its position in the file it came from).
 RowArray = npt.NDArray[np.int64]
@@ -31,6 +31,23 @@ class Observations:
     total_tokens_per_s: FloatArray
     e2e_s: FloatArray
     rows: RowArray
+
+
+@dataclass(frozen=True)
+class StepObservations:
+    """Measured engine steps; the arrays have one dimension, one entry a row.
+
+    Attributes:
+        steps: what each step processed.
+        step_time_s: how long it took.
+        rows: each observation's position in its file.
+        unusable: position in the file and reason of every row that could not be one.
+    """
+
+    steps: EngineSteps
+    step_time_s: FloatArray
+    rows: RowArray
+    unusable: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
