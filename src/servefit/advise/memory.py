@@ -57,8 +57,13 @@ def request_kv_bytes(
 
 
 def round_up(tokens: float, block_tokens: int | None) -> float:
-    """Tokens rounded up to whole blocks; unchanged where ``block_tokens`` is ``None``."""
-    return tokens if block_tokens is None else math.ceil(tokens / block_tokens) * block_tokens
+    """Tokens rounded up to whole blocks; unchanged where ``block_tokens`` is ``None``.
+
+    A billionth of a block, the rounding of a mean length, makes no further block.
+    """
+    if block_tokens is None:
+        return tokens
+    return math.ceil(tokens / block_tokens - 1e-9) * block_tokens
 
 
 @dataclass(frozen=True)

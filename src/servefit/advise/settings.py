@@ -160,7 +160,7 @@ def _vllm(ask: Ask) -> Settings:
     if ask.memory is not None:
         # One block more: vLLM keeps one for itself as the null block.
         kv_bytes = math.ceil(ask.memory.needed_bytes(ask.batch_cap) + ask.memory.block_bytes)
-        blocks = ask.batch_cap * math.ceil(ask.context_tokens / 16) + 1
+        blocks = ask.batch_cap * int(round_up(ask.context_tokens, 16)) // 16 + 1
         flags.append(f"--kv-cache-memory-bytes {kv_bytes}")
         notes += [
             "--kv-cache-memory-bytes is per GPU and needs vLLM 0.11 or later; before, use "
