@@ -12,6 +12,7 @@ from servefit.models.quantisation import Quantisation, read_quantisation
 from servefit.models.shape import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
 
 PART_NAMES = tuple(part.name for part in fields(Parts))
+Group = TypeVar("Group", AttentionGroup, RecurrentGroup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Matrix:
 
     Attributes:
         name: as in the checkpoint, from ``layers`` on; quantisation configs name modules so.
+            Experts carry the name of the first.
         part: the field of `Parts` that it counts in.
         outputs, inputs: rows and columns.
         copies: how many of them there are (experts).
@@ -29,25 +31,25 @@ class Matrix:
     part: str
     outputs: int
     inputs: int
-    copies: int = 1
+    copies: int
 
 
 class Blueprint:
     """A model under construction; the families add their modules to it."""
 
-    def __init__(self, config: Config) -> None:
-        """Start from the keys that nearly every config has."""
+    def __init__(self, config: Config, num_layers: int | None = None) -> None:
+        """Start from the keys that every config has; ``num_layers`` where it is not one of them."""
         self.config = config
         self.hidden_size = config.size("hidden_size")
-        self.num_layers = config.layers()
+        self.num_layers = config.layers() if num_layers is None else num_layers
         self.vocab_size = config.size("vocab_size")
-        self.num_attention_heads = 0
-        self.ffn_size: int | None = None
         self.num_ffn_matrices = 3
-        self.experts: Experts | None = None
-        self.matrices: list[Matrix] = []
-        self.kept = Counter[str]()
         self.notes: list[str] = []
+        self._num_attention_heads = 0
+        self._ffn_size: int | None = None
+        self._experts: Experts | None = None
+        self._matrices: list[Matrix] = []
+        self._kept = Counter[str]()
         self._attention: list[AttentionGroup] = []
         self._recurrent: list[RecurrentGroup] = []
 
@@ -62,40 +64,58 @@ class Blueprint:
         copies: int = 1,
     ) -> None:
         """Add a matrix, with a bias of its outputs if it has one."""
-        self.matrices.append(Matrix(name, part, outputs, inputs, copies))
+        self._matrices.append(Matrix(name, part, outputs, inputs, copies))
         if bias:
             self.vector(outputs * copies, part="experts" if part == "experts" else "vectors")
 
     def vector(self, size: int, *, part: str = "vectors") -> None:
         """Add a norm, a bias or another parameter that is never quantised."""
-        self.kept[part] += size
+        self._kept[part] += size
 
     def attends(self, kind: AttentionGroup) -> None:
-        """Add a layer (or several) that keeps keys and values."""
+        """Add a layer that keeps keys and values."""
+        self._num_attention_heads = max(self._num_attention_heads, kind.num_query_heads)
         self._attention.append(kind)
 
     def recurs(self, kind: RecurrentGroup) -> None:
-        """Add a layer (or several) that keeps a recurrent state."""
+        """Add a layer that keeps a recurrent state."""
         self._recurrent.append(kind)
+
+    def dense(self, ffn_size: int) -> None:
+        """Add a layer with a dense FFN; the first one gives the model's ``ffn_size``."""
+        self._ffn_size = self._ffn_size or ffn_size
+
+    def mixes(self, kind: Experts) -> None:
+        """Add a layer with a mixture of experts; all must be alike."""
+        if kind.experts_per_token > kind.num_experts:
+            raise self.config.error(
+                f"{kind.experts_per_token} experts a token: there are only {kind.num_experts}"
+            )
+        before = self._experts or replace(kind, num_layers=0)
+        if replace(before, num_layers=1) != kind:
+            raise self.config.error("its layers have different mixtures of experts: not supported")
+        self._experts = replace(before, num_layers=before.num_layers + 1)
 
     def shape(self, architecture: str, source: str) -> ModelShape:
         """Sum everything up."""
-        parameters = {part: self.kept[part] for part in PART_NAMES}
-        for matrix in self.matrices:
+        parameters = {part: self._kept[part] for part in PART_NAMES}
+        for matrix in self._matrices:
             parameters[matrix.part] += matrix.outputs * matrix.inputs * matrix.copies
-        dtype = self._dtype()
+        dtype = self.dtype()
         quantisation = read_quantisation(self.config)
+        if "dtype" not in self.config and "torch_dtype" not in self.config:
+            self.notes.append("the config names no dtype: 16 bits, as engines serve it")
         return ModelShape(
             name=self.config.name,
             num_layers=self.num_layers,
             hidden_size=self.hidden_size,
-            num_attention_heads=self.num_attention_heads,
+            num_attention_heads=self._num_attention_heads,
             vocab_size=self.vocab_size,
             attention=tuple(_merged(self._attention)),
             parameters=Parts(**parameters),
-            ffn_size=self.ffn_size,
+            ffn_size=self._ffn_size,
             num_ffn_matrices=self.num_ffn_matrices,
-            experts=self.experts,
+            experts=self._experts,
             recurrent=tuple(_merged(self._recurrent)),
             weight_dtype=quantisation.weight_dtype if quantisation else dtype,
             kv_cache_dtype=(quantisation and quantisation.kv_cache_dtype) or dtype,
@@ -105,32 +125,23 @@ class Blueprint:
             notes=tuple(self.notes),
         )
 
-    def _dtype(self) -> str:
-        """The dtype that engines serve: 16 bits also where a config says 32 or nothing."""
-        key = "dtype" if "dtype" in self.config else "torch_dtype"
-        dtype = self.config.text(key, "").removeprefix("torch.")
-        if dtype in ("float16", "bfloat16"):
-            return dtype
-        if dtype not in ("", "auto", "float32"):
-            raise self.config.error(f"{key} = {dtype!r}: known are float16, bfloat16 and float32")
-        self.notes.append(f"{key} is {dtype or 'missing'}: taken as bfloat16, as engines serve it")
-        return "bfloat16"
+    def dtype(self) -> str:
+        """The dtype that engines serve: 16 bits also where a config says 32, or nothing."""
+        dtype = self.config.text("dtype", "torch_dtype").removeprefix("torch.")
+        if dtype not in ("", "auto", "float32", "float16", "bfloat16"):
+            raise self.config.error(f"dtype {dtype!r}: known are float16, bfloat16 and float32")
+        return dtype if dtype == "float16" else "bfloat16"
 
     def _stored_bytes(self, quantisation: Quantisation) -> Parts[float]:
-        stored = {part: 2.0 * self.kept[part] for part in PART_NAMES}
-        for matrix in self.matrices:
+        stored = {part: 2.0 * self._kept[part] for part in PART_NAMES}
+        for matrix in self._matrices:
             stored[matrix.part] += matrix.copies * quantisation.matrix_bytes(
-                matrix.name, matrix.outputs, matrix.inputs
+                matrix.name, matrix.part, matrix.outputs, matrix.inputs
             )
         return Parts(**stored)
 
 
-Group = TypeVar("Group", AttentionGroup, RecurrentGroup)
-
-
 def _merged(layers: Iterable[Group]) -> list[Group]:
     """Layers of the same kind as one group, in the order of their first layer."""
-    counts = Counter[Group]()
-    for layer in layers:
-        counts[replace(layer, num_layers=1)] += layer.num_layers
+    counts = Counter(layers)
     return [replace(kind, num_layers=count) for kind, count in counts.items()]

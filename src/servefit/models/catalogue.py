@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -30,7 +30,7 @@ class CatalogueModel:
     name: str
     variants: tuple[str, ...]
     source: str
-    config: MappingProxyType[str, Any]
+    config: MappingProxyType[str, Any] = field(hash=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def list_models() -> tuple[CatalogueModel, ...]:
             name=entry["name"],
             variants=tuple(entry.get("variants", ())),
             source=entry["source"],
-            config=MappingProxyType(entry["config"]),
+            config=MappingProxyType(dict.fromkeys(entry.get("null", ())) | entry["config"]),
         )
         for entry in tomllib.loads(text)["model"]
     )

@@ -13,110 +13,117 @@ from servefit.errors import ServefitError
 LARGEST_SIZE = 10**9
 #: Deepest model that is read.
 MOST_LAYERS = 10_000
-#: A config is a few kilobytes; quantised ones with long module lists reach a few hundred.
+#: A config is a few kilobytes; one that lists each quantised expert reaches a few megabytes.
 LARGEST_CONFIG_BYTES = 16 * 2**20
+#: transformers writes these whenever it saves a config; only a nested one may leave them out.
+ALWAYS_WRITTEN = frozenset(
+    {
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "ffn_dim",
+        "vocab_size",
+    }
+)
 
 
 class Config:
     """A ``config.json`` whose values are checked as they are read.
 
-    A key that is missing or null takes the given default, which is the one of the model's config
-    class in transformers; without a default it is an error.
+    Where a key is missing, the default of the model's config class stands in. A null stays null.
+    Methods that take several keys read the first one that the config has.
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        """Wrap the decoded JSON object of the model ``name``."""
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        name: str,
+        defaults: Mapping[str, Any] | None = None,
+        *,
+        nested: bool = False,
+    ) -> None:
+        """Wrap a decoded JSON object.
+
+        Args:
+            values: the object.
+            name: the model, for errors.
+            defaults: of the config class.
+            nested: whether it is part of a larger config, where every default may be left out.
+        """
         self.values = values
         self.name = name
+        self._defaults = defaults or {}
+        self._nested = nested
 
     def __contains__(self, key: str) -> bool:
-        """Whether the key has a value other than null."""
+        """Whether the config itself has a value other than null."""
         return self.values.get(key) is not None
 
     def error(self, message: str) -> ServefitError:
         """An error about this config, to raise."""
         return ServefitError(f"config of {self.name!r}: {message}")
 
-    def size(
-        self,
-        key: str,
-        default: int | None = None,
-        *,
-        least: int = 1,
-        most: int = LARGEST_SIZE,
-    ) -> int:
+    def size(self, *keys: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
         """A whole number within bounds; 1 or more unless ``least`` says otherwise."""
-        value = self.values.get(key)
+        key, value = self._find(keys)
         if value is None:
-            value = default
-        if value is None:
-            raise self.error(f"{key} is missing: it has no default, add it to the config")
+            state = "null" if key in self.values else "missing"
+            raise self.error(f"{key} is {state}: the shape needs it, add it to the config")
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"{key} = {_short(value)}: must be a whole number")
         if not least <= value <= most:
             raise self.error(f"{key} = {_short(value)}: must lie between {least} and {most}")
         return value
 
-    def optional_size(self, key: str) -> int | None:
-        """A positive whole number, or ``None`` where the key is missing or null."""
-        return self.size(key) if key in self else None
+    def optional_size(self, *keys: str, least: int = 1) -> int | None:
+        """A whole number, or ``None`` where the key is null, or missing without a default."""
+        return None if self._find(keys)[1] is None else self.size(*keys, least=least)
 
-    def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
+    def layers(self) -> int:
         """The number of layers."""
-        return self.size(key, default, most=MOST_LAYERS)
+        return self.size("num_hidden_layers", most=MOST_LAYERS)
 
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
+    def flag(self, key: str) -> bool:
+        """True or false; false where the key is null or missing without a default."""
+        value = self._find((key,))[1]
+        if value is not None and not isinstance(value, bool):
             raise self.error(f"{key} = {_short(value)}: must be true or false")
-        return value
+        return bool(value)
 
-    def text(self, key: str, default: str) -> str:
-        """A string."""
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
+    def text(self, *keys: str) -> str:
+        """A string; empty where the key is null or missing."""
+        key, value = self._find(keys)
+        if value is not None and not isinstance(value, str):
             raise self.error(f"{key} = {_short(value)}: must be a string")
-        return value
+        return value or ""
 
-    def number(self, key: str, default: float) -> float:
+    def number(self, key: str) -> float:
         """A positive finite number."""
-        value = self.values.get(key)
-        if value is None:
-            return default
+        value = self._find((key,))[1]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(f"{key} = {_short(value)}: must be a number")
         if not 0 < value <= LARGEST_SIZE:
-            raise self.error(f"{key} = {_short(value)}: must be positive, at most {LARGEST_SIZE}")
+            raise self.error(f"{key} = {_short(value)}: must lie between 0 and {LARGEST_SIZE}")
         return float(value)
 
-    def items(self, key: str) -> list[Any] | None:
-        """A list, or ``None`` where the key is missing or null."""
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.error(f"{key} = {_short(value)}: must be a list")
-        return value
-
-    def labels(self, key: str) -> list[str] | None:
-        """A list of strings, or ``None``."""
-        items = self.items(key)
-        if items is not None and not all(isinstance(item, str) for item in items):
-            raise self.error(f"{key}: must be a list of strings")
+    def strings(self, *keys: str) -> list[str] | None:
+        """A list of strings, or ``None`` where the key is null or missing."""
+        items: list[str] | None = self._list(keys, str, "strings")
         return items
 
-    def indices(self, key: str) -> list[int]:
-        """A list of whole numbers; empty where the key is missing or null."""
-        items = self.items(key) or []
-        if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
-            raise self.error(f"{key}: must be a list of whole numbers")
+    def indices(self, *keys: str) -> list[int] | None:
+        """A list of whole numbers, or ``None`` where the key is null or missing."""
+        items: list[int] | None = self._list(keys, int, "whole numbers")
         return items
+
+    def sections(self, key: str) -> list[Config]:
+        """A list of objects; empty where the key is null or missing."""
+        items = self._list((key,), Mapping, "objects") or []
+        return [Config(item, f"{self.name}: {key}[{i}]") for i, item in enumerate(items)]
 
     def section(self, key: str) -> Config | None:
-        """A nested object, or ``None`` where the key is missing or null."""
+        """A nested object, or ``None`` where the key is null or missing."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -124,11 +131,31 @@ class Config:
             raise self.error(f"{key} = {_short(value)}: must be an object")
         return Config(value, self.name)
 
-    def refuse(self, key: str, *accepted: object) -> None:
-        """Refuse a value that changes the shape in a way that is not known here."""
+    def refuse(self, key: str, why: str) -> None:
+        """Refuse a key that is set (neither null nor false) and changes the shape unknowably."""
         value = self.values.get(key)
-        if value is not None and value not in accepted:
-            raise self.error(f"{key} = {_short(value)} is not supported: its shape is not known")
+        if value is not None and value is not False:
+            raise self.error(f"{key} = {_short(value)} is not supported: {why}")
+
+    def _find(self, keys: tuple[str, ...]) -> tuple[str, Any]:
+        for key in keys:
+            if key in self.values:
+                return key, self.values[key]
+        for key in keys:
+            if key in self._defaults and (self._nested or key not in ALWAYS_WRITTEN):
+                return key, self._defaults[key]
+        return keys[0], None
+
+    def _list(self, keys: tuple[str, ...], kind: type, kinds: str) -> Any:
+        key, value = self._find(keys)
+        if value is None:
+            return None
+        good = isinstance(value, list) and all(
+            isinstance(item, kind) and not isinstance(item, bool) for item in value
+        )
+        if not good:
+            raise self.error(f"{key} = {_short(value)}: must be a list of {kinds}")
+        return value
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -151,10 +178,10 @@ def read_config_file(path: Path) -> dict[str, Any]:
 def _read_json_object(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST_CONFIG_BYTES:
-            raise ServefitError(f"{file}: too large for a config, expected a config.json")
-        values = json.loads(file.read_text(encoding="utf-8"))
+            raise ServefitError(f"{file}: is too large for a HuggingFace config.json")
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ServefitError(f"{file}: cannot be read: {error.strerror or error}") from error
+        raise ServefitError(f"{file}: cannot be read ({error.strerror or error})") from error
     except (ValueError, RecursionError) as error:
         raise ServefitError(f"{file}: is not JSON, expected a HuggingFace config.json") from error
     if not isinstance(values, dict):
@@ -163,7 +190,7 @@ def _read_json_object(file: Path) -> dict[str, Any]:
 
 
 def _short(value: object) -> str:
-    """A value as JSON-like text, cut to a line."""
+    """A value as text, cut to a line."""
     if isinstance(value, int) and value.bit_length() > 200:
         return "a number of more than 60 digits"
     text = repr(value)

@@ -30,6 +30,7 @@ class AttentionGroup:
         num_query_heads: query heads.
         value_head_size: width of one value head where it differs from ``head_size``.
         latent_value_size: the part of the latent that serves as values (c_kv).
+        owns_cache: whether it stores keys and values; otherwise it reads those of earlier layers.
     """
 
     num_layers: int
@@ -40,10 +41,14 @@ class AttentionGroup:
     num_query_heads: int = 0
     value_head_size: int | None = None
     latent_value_size: int = 0
+    owns_cache: bool = True
 
     @property
     def kv_numbers_per_token(self) -> int:
-        """Numbers that one layer stores for one token: H_kv (d_k + d_v), or the latent (MLA)."""
+        """Numbers that one layer reads of one token: H_kv (d_k + d_v), or the latent (MLA).
+
+        It stores as many, unless it shares the cache of an earlier layer.
+        """
         return self.kv_numbers_per_token_on_rank(1)
 
     def kv_numbers_per_token_on_rank(self, tensor_parallel_size: int) -> int:
@@ -337,16 +342,19 @@ class ModelShape:
         return self._kv_numbers_per_token(tensor_parallel_size) * self._kv_number_bytes
 
     def kv_bytes(self, context_tokens: npt.ArrayLike) -> FloatArray:
-        """KV bytes that one request of a given context holds, and that each decode step reads.
+        """KV bytes that one request of a given context holds.
 
-        Windowed layers keep min(context, window) tokens. Recurrent states come on top.
+        Windowed layers keep min(context, window) tokens. Recurrent states come on top, see
+        `state_bytes_per_request`.
         """
-        context = np.asarray(context_tokens, dtype=np.float64)
-        total = np.zeros_like(context)
-        for group in self.attention:
-            numbers = group.num_layers * group.kv_numbers_per_token
-            total = total + numbers * self._kv_number_bytes * group.tokens_in_reach(context)
-        return total
+        return self._kv_bytes(context_tokens, self._cache_owners)
+
+    def kv_read_bytes(self, context_tokens: npt.ArrayLike) -> FloatArray:
+        """KV bytes that one decode step reads for one request of a given context.
+
+        What it holds, and again what layers without a cache of their own read of others'.
+        """
+        return self._kv_bytes(context_tokens, self.attention)
 
     @property
     def state_bytes_per_request(self) -> float:
@@ -381,6 +389,10 @@ class ModelShape:
             shape = replace(shape, kv_cache_dtype=canonical_dtype(kv_cache_dtype))
         return shape
 
+    def with_note(self, note: str) -> ModelShape:
+        """The same shape with one more note."""
+        return replace(self, notes=(*self.notes, note))
+
     @property
     def _active_expert_parameters(self) -> int:
         if self.experts is None:
@@ -392,8 +404,22 @@ class ModelShape:
     def _kv_number_bytes(self) -> float:
         return bytes_per_number(self.kv_cache_dtype)
 
+    @property
+    def _cache_owners(self) -> tuple[AttentionGroup, ...]:
+        return tuple(group for group in self.attention if group.owns_cache)
+
+    def _kv_bytes(
+        self, context_tokens: npt.ArrayLike, groups: tuple[AttentionGroup, ...]
+    ) -> FloatArray:
+        context = np.asarray(context_tokens, dtype=np.float64)
+        total = np.zeros_like(context)
+        for group in groups:
+            numbers = group.num_layers * group.kv_numbers_per_token
+            total = total + numbers * self._kv_number_bytes * group.tokens_in_reach(context)
+        return total
+
     def _kv_numbers_per_token(self, tensor_parallel_size: int) -> int:
         return sum(
             group.num_layers * group.kv_numbers_per_token_on_rank(tensor_parallel_size)
-            for group in self.attention
+            for group in self._cache_owners
         )

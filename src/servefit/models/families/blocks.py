@@ -1,63 +1,124 @@
-"""Building blocks that the families share. Module names are those of HuggingFace checkpoints."""
+"""Building blocks that the families share. Modules are named as in HuggingFace checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from servefit.models.blueprint import Blueprint
 from servefit.models.config import Config
-from servefit.models.shape import AttentionGroup
+from servefit.models.shape import AttentionGroup, Experts
 
 
-def head_size(config: Config, num_heads: int, key: str = "head_dim") -> int:
+def decoder(
+    config: Config,
+    layer: Callable[[Blueprint, int], None],
+    *,
+    norms: int = 2,
+    norm_bias: bool = False,
+    head_bias: bool = False,
+    final_norm: bool = True,
+) -> Blueprint:
+    """A decoder: embedding, ``layer`` for each layer with ``norms`` of the hidden size, LM head."""
+    blueprint = Blueprint(config)
+    norm = blueprint.hidden_size * (2 if norm_bias else 1)
+    for index in range(blueprint.num_layers):
+        layer(blueprint, index)
+        blueprint.vector(norms * norm)
+    blueprint.vector(norm if final_norm else 0)
+    embeddings(blueprint, head_bias=head_bias)
+    return blueprint
+
+
+def embeddings(blueprint: Blueprint, *, width: int | None = None, head_bias: bool = False) -> None:
+    """The input embedding, and the LM head where it has weights of its own."""
+    vocabulary, width = blueprint.vocab_size, width or blueprint.hidden_size
+    blueprint.matrix("embedding", "embed_tokens", vocabulary, width)
+    if not blueprint.config.flag("tie_word_embeddings"):
+        blueprint.matrix("lm_head", "lm_head", vocabulary, width)
+    blueprint.vector(vocabulary if head_bias else 0)
+
+
+def head_size(config: Config, *keys: str) -> int:
     """The config's head size, else hidden/heads where that is whole."""
-    if key in config:
-        return config.size(key)
-    hidden = config.size("hidden_size")
-    if hidden % num_heads:
+    size = config.optional_size(*(keys or ("head_dim",)))
+    if size is not None:
+        return size
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    if hidden % heads:
         raise config.error(
-            f"hidden_size {hidden} is not a multiple of {num_heads} attention heads: give {key}"
+            f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}: give head_dim"
         )
-    return hidden // num_heads
+    return hidden // heads
 
 
-def kv_heads(config: Config, num_heads: int, default: int | None = None) -> int:
-    """The number of KV heads; by default one for each query head."""
-    heads = config.size("num_key_value_heads", num_heads if default is None else default)
-    if num_heads % heads:
-        raise config.error(
-            f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {heads}"
-        )
-    return heads
+def kv_heads(config: Config, key: str = "num_key_value_heads") -> int:
+    """The number of KV heads; one for each query head where the config says nothing."""
+    heads = config.size("num_attention_heads")
+    shared = config.optional_size(key) or heads
+    if heads % shared:
+        raise config.error(f"num_attention_heads {heads} is not a multiple of {key} {shared}")
+    return shared
+
+
+def windows(
+    config: Config,
+    default: Callable[[int], bool] = lambda layer: False,
+    *,
+    key: str = "sliding_window",
+    label: str = "sliding_attention",
+) -> list[int | None]:
+    """Each layer's attention window, from ``layer_types`` or else by the family's ``default``."""
+    layers = config.layers()
+    types = layer_types(config, {label: True, "full_attention": False})
+    windowed = types or [default(layer) for layer in range(layers)]
+    return [config.optional_size(key) if narrow else None for narrow in windowed]
+
+
+def layer_types(config: Config, meanings: dict[str, bool]) -> list[bool] | None:
+    """``layer_types`` translated; ``None`` where the config has none."""
+    types = config.strings("layer_types", "layers_block_type")
+    if types is None:
+        return None
+    if len(types) != config.layers():
+        raise config.error(f"layer_types has {len(types)} entries for {config.layers()} layers")
+    unknown = next((kind for kind in types if kind not in meanings), None)
+    if unknown is not None:
+        raise config.error(f"layer type {unknown!r} is not known; known are {', '.join(meanings)}")
+    return [meanings[kind] for kind in types]
 
 
 def attention(
     blueprint: Blueprint,
     layer: int,
     *,
-    num_heads: int,
     num_kv_heads: int,
     head_size: int,
+    num_heads: int | None = None,
+    block: str = "self_attn",
     window_tokens: int | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
-    qk_norm: int = 0,
+    qk_norm: bool = False,
+    gated: bool = False,
 ) -> None:
     """Multi-head or grouped-query attention.
 
-    ``qk_norm`` is the number of parameters of the norms of queries and keys together.
+    ``qk_norm`` adds norms of one head's width for queries and keys; ``gated`` a gate beside the
+    queries.
     """
-    hidden = blueprint.hidden_size
-    prefix = f"layers.{layer}.self_attn."
-    width, kv_width = num_heads * head_size, num_kv_heads * head_size
-    blueprint.num_attention_heads = max(blueprint.num_attention_heads, num_heads)
-    blueprint.matrix("attention", prefix + "q_proj", width, hidden, bias=qkv_bias)
-    blueprint.matrix("attention", prefix + "k_proj", kv_width, hidden, bias=qkv_bias)
-    blueprint.matrix("attention", prefix + "v_proj", kv_width, hidden, bias=qkv_bias)
-    blueprint.matrix("attention", prefix + "o_proj", hidden, width, bias=output_bias)
-    blueprint.vector(qk_norm)
+    heads = num_heads or blueprint.config.size("num_attention_heads")
+    hidden, width, kv_width = blueprint.hidden_size, heads * head_size, num_kv_heads * head_size
+    name = f"layers.{layer}.{block}."
+    queries = 2 * width if gated else width
+    blueprint.matrix("attention", name + "q_proj", queries, hidden, bias=qkv_bias)
+    blueprint.matrix("attention", name + "k_proj", kv_width, hidden, bias=qkv_bias)
+    blueprint.matrix("attention", name + "v_proj", kv_width, hidden, bias=qkv_bias)
+    blueprint.matrix("attention", name + "o_proj", hidden, width, bias=output_bias)
+    blueprint.vector(2 * head_size if qk_norm else 0)
     blueprint.attends(
         AttentionGroup(
             num_layers=1,
-            num_query_heads=num_heads,
+            num_query_heads=heads,
             num_kv_heads=num_kv_heads,
             head_size=head_size,
             window_tokens=window_tokens,
@@ -65,46 +126,41 @@ def attention(
     )
 
 
-def gated_ffn(
-    blueprint: Blueprint, name: str, size: int, *, bias: bool = False, hidden: int | None = None
-) -> None:
+def gated_ffn(blueprint: Blueprint, name: str, size: int, *, bias: bool = False) -> None:
     """A gated FFN: three matrices."""
-    width = hidden or blueprint.hidden_size
-    blueprint.matrix("ffn", f"{name}.gate_proj", size, width, bias=bias)
-    blueprint.matrix("ffn", f"{name}.up_proj", size, width, bias=bias)
-    blueprint.matrix("ffn", f"{name}.down_proj", width, size, bias=bias)
+    hidden = blueprint.hidden_size
+    blueprint.matrix("ffn", f"{name}.gate_proj", size, hidden, bias=bias)
+    blueprint.matrix("ffn", f"{name}.up_proj", size, hidden, bias=bias)
+    blueprint.matrix("ffn", f"{name}.down_proj", hidden, size, bias=bias)
+
+
+def dense_ffn(blueprint: Blueprint, layer: int, size: int, *, bias: bool = False) -> None:
+    """The gated FFN of a dense layer."""
+    blueprint.dense(size)
+    gated_ffn(blueprint, f"layers.{layer}.mlp", size, bias=bias)
 
 
 def plain_ffn(blueprint: Blueprint, up: str, down: str, size: int, *, bias: bool = False) -> None:
-    """A plain FFN: two matrices."""
+    """The plain FFN of a dense layer: two matrices."""
+    blueprint.num_ffn_matrices = 2
+    blueprint.dense(size)
     blueprint.matrix("ffn", up, size, blueprint.hidden_size, bias=bias)
     blueprint.matrix("ffn", down, blueprint.hidden_size, size, bias=bias)
 
 
-def routed_experts(
+def mixture(
     blueprint: Blueprint,
     name: str,
+    experts: Experts,
     *,
-    count: int,
-    size: int,
-    matrices: tuple[str, str, str],
-    router: str,
+    router: str = "gate",
     bias: bool = False,
 ) -> None:
-    """The routed experts of one layer, gated, and their router."""
-    hidden = blueprint.hidden_size
-    gate, up, down = (f"{name}.experts.*.{matrix}" for matrix in matrices)
-    blueprint.matrix("experts", gate, size, hidden, bias=bias, copies=count)
-    blueprint.matrix("experts", up, size, hidden, bias=bias, copies=count)
-    blueprint.matrix("experts", down, hidden, size, bias=bias, copies=count)
+    """Routed, gated experts and their router; shared experts are the caller's."""
+    hidden, size, count = blueprint.hidden_size, experts.ffn_size, experts.num_experts
+    blueprint.mixes(experts)
+    first = f"{name}.experts.0."
+    blueprint.matrix("experts", first + "gate_proj", size, hidden, bias=bias, copies=count)
+    blueprint.matrix("experts", first + "up_proj", size, hidden, bias=bias, copies=count)
+    blueprint.matrix("experts", first + "down_proj", hidden, size, bias=bias, copies=count)
     blueprint.matrix("other_matrices", f"{name}.{router}", count, hidden, bias=bias)
-
-
-def embeddings(
-    blueprint: Blueprint, *, tied: bool, width: int | None = None, head_bias: bool = False
-) -> None:
-    """The input embedding, and the LM head where it has weights of its own."""
-    vocabulary, width = blueprint.vocab_size, width or blueprint.hidden_size
-    blueprint.matrix("embedding", "embed_tokens", vocabulary, width)
-    if not tied:
-        blueprint.matrix("lm_head", "lm_head", vocabulary, width, bias=head_bias)
