@@ -137,6 +137,8 @@ def test_replicas_serve_the_rate_and_one_fewer_would_not(rate: float, each: floa
 def test_an_impossible_rate_is_refused(rate: float) -> None:
     with pytest.raises(ServefitError, match="rate"):
         replicas(rate, 1.0)
+    with pytest.raises(ServefitError, match="rate"):
+        replicas(1e308, 1e-3)
 
 
 def test_a_hundred_thousand_candidates_are_as_good_as_few() -> None:

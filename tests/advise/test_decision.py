@@ -72,6 +72,13 @@ def test_kv_capacity_bounds_the_batch_inside_and_at_the_end_of_the_candidates() 
         assert answer.bounded_by == ("KV capacity",)
 
 
+def test_of_two_limits_of_one_name_the_tighter_holds() -> None:
+    limits = [Limit("KV capacity", 2, ""), Limit("KV capacity", 8, "")]
+    for order in (limits, limits[::-1]):
+        answer = chosen(decide(SATURATING, Objective((), "efficiency", 0.0), order))
+        assert answer.chosen.batch_cap == 2
+
+
 def test_the_candidates_end_where_nothing_else_bounds() -> None:
     assert chosen(decide(SATURATING, Objective((), "efficiency", 0.0))).bounded_by == (END,)
 

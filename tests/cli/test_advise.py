@@ -52,7 +52,7 @@ def test_the_batch_is_the_largest_whose_latency_was_measured_to_fit(
     # The invented server takes 0.05 + (40 + B) 256e-4 s: 2 s at B = 36.2.
     assert e2e_s(MODELS[0], 256, cap) == pytest.approx(2.0, rel=0.03)
     assert answer["feasible"]
-    assert answer["prediction"]["latency_s"]["e2e"] <= 2
+    assert answer["prediction"]["e2e_s"] <= 2
     assert answer["kv_bytes"] == cap * 384 * 192 * 1024
     held = answer["memory"]["reservation"]
     freed = held["gpu_memory_bytes"] * 0.9 - held["weight_bytes"] - 2 * 2**30 - answer["kv_bytes"]
@@ -90,8 +90,8 @@ def test_full_profile_advice_needs_no_calibration(run: Run, runs: Path) -> None:
     # E2E is 0.05 + (40 + B) 0.0256: 1.10 s at 1, 1.48 s at 16, 2.71 s at 64.
     assert answer["batch_cap"] == 16
     assert answer["slos"][0]["origin"] == "2 x 1.10 s at batch 1"
-    assert answer["prediction"]["latency_s"]["e2e"] == pytest.approx(e2e_s(MODELS[0], 256, 16))
-    assert answer["prediction"]["latency_s"]["ttft"] is None
+    assert answer["prediction"]["e2e_s"] == pytest.approx(e2e_s(MODELS[0], 256, 16))
+    assert answer["prediction"]["ttft_s"] is None
     assert answer["confidence"] is None
     assert answer["kv_bytes"] == 16 * 384 * 192 * 1024
 
@@ -113,11 +113,24 @@ def test_preempted_runs_bound_the_batch_and_unknown_models_go_without_memory(
     assert answer["kv_bytes"] is None
     assert answer["settings"]["text"] == "--max-num-seqs 16"
     # TPOT = (E2E - TTFT) / (OL - 1).
-    assert answer["prediction"]["latency_s"]["tpot"] == pytest.approx(0.01)
+    assert answer["prediction"]["tpot_s"] == pytest.approx(0.01)
     assert any("no memory advice" in warning for warning in answer["warnings"])
     assert any("T(1) is taken as T(8) / 8" in warning for warning in answer["warnings"])
     printed = run("advise", "--measured", table).out
     assert "--max-num-seqs 16" in printed
+
+
+def test_runs_that_fitted_beyond_the_reservation_free_nothing(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "model,gpu,input_tokens,output_tokens,batch,e2e_mean_s,preemptions\n"
+        "facebook/opt-1.3b,H100-64GB,24,2000,1,10,0\n"
+        "facebook/opt-1.3b,H100-64GB,24,2000,256,60,0\n"
+    )
+    # 256 x 2024 tokens of 192 KiB are 95 GiB.
+    outcome = run("advise", "--measured", table, "--rule", "tolerance")
+    assert outcome.out.startswith("Batch cap 256")
+    assert "Memory freed: none of 53.1 GiB" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -200,11 +200,11 @@ def replicas(rate_per_s: float, requests_per_s: float) -> Replicas:
     A ratio within 1e-9 of a whole number is that number: 1.1 / 0.1 is 11 replicas and not 12.
 
     Raises:
-        ServefitError: the rate is not positive and finite.
+        ServefitError: the rate is not positive, or no number of replicas serves it.
     """
-    if not 0 < rate_per_s < math.inf:
-        raise ServefitError(f"rate = {rate_per_s:g} requests/s: must be positive and finite")
     ratio = rate_per_s / requests_per_s
+    if not 0 < ratio < math.inf:
+        raise ServefitError(f"rate = {rate_per_s:g} requests/s: must be positive and finite")
     nearest = round(ratio)
     whole = nearest if math.isclose(ratio, nearest, rel_tol=1e-9) else math.ceil(ratio)
     count = max(1, whole)
@@ -216,11 +216,12 @@ def _memory_remedy(deployment: Deployment, memory: KvMemory) -> str:
     held = memory.reservation
     if held is None or deployment.model is None:
         return "give the GPU more memory"
+    free = format_bytes(max(held.kv_bytes, 0.0))
     room = (
-        f"{format_bytes(held.gpu_memory_bytes)} x {held.utilization:g} leave "
-        f"{format_bytes(max(held.kv_bytes, 0.0))} beside {format_bytes(held.weight_bytes)} of "
-        f"weights and {format_bytes(held.other_bytes)} of other memory on each GPU, a request "
-        f"needs {format_bytes(memory.request_bytes)} of KV cache"
+        f"each GPU of {format_bytes(held.gpu_memory_bytes)} has {free} for KV cache "
+        f"(utilisation {held.utilization:g}, {format_bytes(held.weight_bytes)} of weights, "
+        f"{format_bytes(held.other_bytes)} of other memory), and a request needs "
+        f"{format_bytes(memory.request_bytes)}"
     )
     needed = gpus_needed(deployment.model, memory.request_tokens, held)
     if needed is None:

@@ -42,7 +42,7 @@ class Limit:
     Attributes:
         name: as printed: "KV capacity", "token budget".
         max_batch: the largest batch that it lets run.
-        remedy: what would raise it, completing "to run more, ...".
+        remedy: why it is so, and what would raise it.
     """
 
     name: str
@@ -185,11 +185,14 @@ def _check(curve: Curve, objective: Objective) -> None:
 
 def _violations(curve: Curve, slos: Sequence[Slo], limits: Sequence[Limit]) -> dict[str, BoolArray]:
     """Which candidates break what, by its name; an unknown latency breaks its SLO."""
+    none = np.zeros(curve.cap.shape, dtype=bool)
     broken: dict[str, BoolArray] = {}
     for slo in slos:
-        broken[f"SLO {slo}"] = ~(curve.latency_bound_s[slo.latency] <= slo.limit_s)
+        name = f"SLO {slo}"
+        met = curve.latency_bound_s[slo.latency] <= slo.limit_s
+        broken[name] = broken.get(name, none) | ~met
     for limit in limits:
-        broken[limit.name] = curve.cap > limit.max_batch
+        broken[limit.name] = broken.get(limit.name, none) | (curve.cap > limit.max_batch)
     return broken
 
 

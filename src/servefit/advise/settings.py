@@ -195,7 +195,7 @@ def _tensorrt_llm(ask: Ask) -> Settings:
         lines.append(f"tensor_parallel_size: {ask.tensor_parallel_size}")
     lines += ["kv_cache_config:", f"  max_tokens: {_total_tokens(ask, 32)}"]
     if ask.kv_cache_dtype is not None:
-        lines.append(f"  dtype: {ask.kv_cache_dtype}")
+        lines.append(f"  dtype: {canonical_dtype(ask.kv_cache_dtype)}")
     notes = (
         "a file for trtllm-serve --config (--extra_llm_api_options in older releases)",
         "max_tokens is the same on every GPU; the KV cache is the lesser of it and "

@@ -14,6 +14,7 @@ from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
     from servefit.advise import Advice, Problem, RelativeSlo, Slo, Terms
+    from servefit.advise.decision import Candidate
     from servefit.advise.measured import MeasuredRuns
     from servefit.models import ModelShape
 
@@ -41,9 +42,8 @@ _TERMS = ("gpu_memory_utilization", "max_num_batched_tokens", "candidates")
     "slo_texts",
     multiple=True,
     metavar="LATENCY=LIMIT",
-    help="Limit on a mean latency: tpot=40ms, ttft=200ms, e2e=2s; or a multiple of a reference "
-    "point: e2e=1.5x@32 (at batch 32), e2e=2x@batch=32,input_tokens=2,output_tokens=128. "
-    "Repeat it, or separate by commas.",
+    help="Limit on a mean latency: tpot=40ms, ttft=200ms, e2e=2s; or a multiple of the same "
+    "curve's at a reference batch: e2e=1.5x@32. Repeat it, or separate by commas.",
 )
 @click.option(
     "--rule",
@@ -242,22 +242,44 @@ def _measured_model(
 
 def _as_json(answer: Advice, warnings: Sequence[str]) -> dict[str, Any]:
     """The advice in SI units; unknown is null."""
-    chosen = answer.decision.chosen
+    decision, point = answer.decision, answer.point_estimate
     return {
         "feasible": True,
-        "batch_cap": chosen.batch_cap,
-        "bounded_by": answer.decision.bounded_by,
+        "batch_cap": decision.chosen.batch_cap,
+        "bounded_by": decision.bounded_by,
         "rule": answer.objective.rule,
         "epsilon": answer.objective.epsilon,
         "slos": answer.objective.slos,
         "confidence": answer.curve.confidence,
-        "prediction": chosen,
-        "point_estimate": answer.point_estimate,
-        "alternatives": answer.decision.alternatives,
+        "prediction": _candidate(decision.chosen),
+        "point_estimate": None if point is None else _candidate(point),
+        "alternatives": [
+            {
+                **_candidate(other.candidate),
+                "throughput_change": other.throughput_change,
+                **{f"{name}_change": value for name, value in other.latency_change.items()},
+                "breaks": other.breaks,
+            }
+            for other in decision.alternatives
+        ],
         "kv_bytes": answer.kv_bytes,
         "freed_bytes": answer.freed_bytes,
         "memory": answer.memory,
         "settings": answer.settings,
         "replicas": answer.replicas,
-        "warnings": list(warnings),
+        "warnings": warnings,
+    }
+
+
+def _candidate(point: Candidate) -> dict[str, Any]:
+    """One point of the curve; ``_bound`` values hold with the stated confidence."""
+    return {
+        "batch_cap": point.batch_cap,
+        "batch": point.batch,
+        "efficiency": point.efficiency,
+        "requests_per_s": point.requests_per_s,
+        "total_tokens_per_s": point.total_tokens_per_s,
+        "total_tokens_per_s_bound": point.throughput_bound,
+        **{f"{name}_s": value for name, value in point.latency_s.items()},
+        **{f"{name}_s_bound": value for name, value in point.latency_bound_s.items()},
     }

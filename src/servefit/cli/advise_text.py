@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import click
@@ -9,7 +10,7 @@ import click
 from servefit.advise import Advice
 from servefit.advise.curve import LATENCIES
 from servefit.advise.decision import END, PEAK, Candidate
-from servefit.advise.memory import KvMemory
+from servefit.advise.memory import KvMemory, Reservation
 from servefit.cli import common
 from servefit.units import format_bytes, format_duration, format_rate
 
@@ -46,7 +47,7 @@ def headline(advice: Advice) -> str:
     latencies = ", ".join(
         f"{name.upper()} {format_duration(chosen.latency_s[name])}"
         for name in LATENCIES
-        if chosen.latency_s[name] == chosen.latency_s[name]
+        if not math.isnan(chosen.latency_s[name])
     )
     held = ""
     if curve.confidence is not None and advice.objective.slos:
@@ -83,7 +84,7 @@ def _cells(candidate: Candidate, advice: Advice) -> list[str]:
     return [
         str(candidate.batch_cap),
         format_rate(candidate.total_tokens_per_s),
-        f"{candidate.efficiency:.2f}",
+        "-" if math.isnan(candidate.efficiency) else f"{candidate.efficiency:.2f}",
         *(_latency(candidate, name, advice) for name in LATENCIES),
         format_bytes(kv),
     ]
@@ -113,21 +114,19 @@ def _memory(advice: Advice) -> list[str]:
         lines.append(f"{advice.settings.engine} takes no more than that by itself.")
     elif advice.freed_bytes < 0:
         lines.append(
-            f"Memory freed: none of {format_bytes(held.kv_bytes)} ({_reservation(memory)}); the "
-            "runs fitted because requests are not all at their end at once."
+            f"Memory freed: none of {format_bytes(held.kv_bytes)} ({_reservation(memory, held)}); "
+            "the runs fitted because requests are not all at their end at once."
         )
     else:
         lines.append(
             f"Memory freed on each GPU: {format_bytes(advice.freed_bytes)} of the "
             f"{format_bytes(held.kv_bytes)} that {advice.settings.engine} would take "
-            f"({_reservation(memory)})."
+            f"({_reservation(memory, held)})."
         )
     return lines
 
 
-def _reservation(memory: KvMemory) -> str:
-    held = memory.reservation
-    assert held is not None
+def _reservation(memory: KvMemory, held: Reservation) -> str:
     parts = f"{format_bytes(held.weight_bytes)} weights"
     if held.other_bytes:
         assumed = ", assumed: give --other-memory" if memory.other_is_assumed else ""
