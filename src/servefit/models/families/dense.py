@@ -53,10 +53,12 @@ def opt(config: Config) -> Blueprint:
 
 
 def falcon(config: Config) -> Blueprint:
-    """Falcon: one KV head (``multi_query``) or, in the new decoder, ``num_kv_heads`` of them."""
+    """Falcon: one KV head with ``multi_query``; the new decoder has ``num_kv_heads`` of them."""
     new = config.flag("new_decoder_architecture")
     heads = config.size("num_attention_heads")
-    shared = kv_heads(config, "num_kv_heads") if new or not config.flag("multi_query") else 1
+    shared = 1 if config.flag("multi_query") else heads
+    if new:
+        shared = kv_heads(config, "num_kv_heads")
     bias = config.flag("bias")
     size = config.optional_size("ffn_hidden_size") or 4 * config.size("hidden_size")
     if new:

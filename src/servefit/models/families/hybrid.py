@@ -240,17 +240,9 @@ def _nemotron_mamba(blueprint: Blueprint, index: int) -> None:
 
 def _nemotron_attention(blueprint: Blueprint, index: int) -> None:
     config = blueprint.config
-    bias = config.flag("attention_bias")
-    attention(
-        blueprint,
-        index,
-        block="mixer",
-        num_kv_heads=kv_heads(config),
-        head_size=config.size("head_dim", "attention_head_dim"),
-        window_tokens=config.optional_size("sliding_window"),
-        qkv_bias=bias,
-        output_bias=bias,
-    )
+    config.refuse("sliding_window", "which layers it narrows is not known")
+    size = config.size("head_dim", "attention_head_dim")
+    attention(blueprint, index, block="mixer", num_kv_heads=kv_heads(config), head_size=size)
 
 
 def _nemotron_ffn(blueprint: Blueprint, index: int) -> None:
