@@ -7,7 +7,7 @@ from servefit.advise.memory import KvMemory
 from servefit.advise.settings import Ask
 from servefit.errors import ServefitError
 
-from .conftest import GIB, GPU, MODEL
+from .conftest import GIB, GPU, MODEL, make_model
 
 #: 2 x 24 layers x 32 heads x 64 x 2 bytes.
 TOKEN_BYTES = 196_608
@@ -25,6 +25,13 @@ def test_vllm_caps_the_batch_and_the_kv_cache_which_the_cap_alone_would_not_shri
     assert settings.text == f"--max-num-seqs 96 --kv-cache-memory-bytes {kv_bytes}"
     assert any("--num-gpu-blocks-override 865" in note for note in settings.notes)
     assert any("--max-model-len" in note and "13824" in note for note in settings.notes)
+
+
+def test_vllm_counts_no_blocks_where_layers_have_windows() -> None:
+    memory = ENGINES["vllm"].memory(make_model(window=64), GPU, 130)
+    settings = ENGINES["vllm"].write(Ask(batch_cap=96, context_tokens=130, memory=memory))
+    assert f"--kv-cache-memory-bytes {(96 * 4 + 1) * 16 * TOKEN_BYTES}" in settings.text
+    assert not any("--num-gpu-blocks-override" in note for note in settings.notes)
 
 
 def test_vllm_without_a_model_can_only_cap_the_batch() -> None:

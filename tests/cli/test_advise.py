@@ -21,7 +21,7 @@ def test_the_answer_starts_with_the_recommendation_and_ends_with_what_to_mind(
     assert outcome.status == 0
     first = outcome.out.splitlines()[0]
     assert first.startswith("Batch cap ")
-    assert "bounded by SLO E2E <= 2.00 s with 90% confidence" in first
+    assert "bounded by SLO E2E <= 2.00 s; SLOs hold with 90% confidence" in first
     for part in (
         "recommended",
         "KV cache on each GPU",

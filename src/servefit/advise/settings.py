@@ -160,16 +160,22 @@ def _vllm(ask: Ask) -> Settings:
     if ask.memory is not None:
         # One block more: vLLM keeps one for itself as the null block.
         kv_bytes = math.ceil(ask.memory.needed_bytes(ask.batch_cap) + ask.memory.block_bytes)
-        blocks = ask.batch_cap * int(round_up(ask.context_tokens, 16)) // 16 + 1
+        blocks = ask.batch_cap * int(round_up(ask.context_tokens, 16)) // 16
         flags.append(f"--kv-cache-memory-bytes {kv_bytes}")
+        windowed = ask.memory.request_bytes < ask.memory.block_bytes * blocks / ask.batch_cap
         notes += [
-            "--kv-cache-memory-bytes is per GPU and needs vLLM 0.11 or later; before, use "
-            f"--num-gpu-blocks-override {blocks}",
-            "vLLM starts only if this cache holds one request of --max-model-len: set that to at "
-            f"most {(blocks - 1) * 16}",
+            "--kv-cache-memory-bytes is per GPU and needs vLLM 0.11 or later"
+            + ("" if windowed else f"; before, use --num-gpu-blocks-override {blocks + 1}"),
+            "vLLM starts only if this cache holds one request of --max-model-len: lower that"
+            + ("" if windowed else f" to at most {blocks * 16}"),
             "it then skips its own memory check: weights, activations and CUDA graphs must fit in "
             "what is left",
         ]
+        if windowed:
+            notes.append(
+                "vLLM packs layers with a sliding window in its own way: check the `Maximum "
+                "concurrency` that it logs"
+            )
     flags += _parallel(ask, "--tensor-parallel-size")
     flags += _kv_dtype(ask, "--kv-cache-dtype")
     return Settings("vllm", " ".join(flags), "flags", tuple(notes))

@@ -51,7 +51,7 @@ def headline(advice: Advice) -> str:
     )
     held = ""
     if curve.confidence is not None and advice.objective.slos:
-        held = f" with {curve.confidence:.0%} confidence"
+        held = f"; SLOs hold with {curve.confidence:.0%} confidence"
     bounds = " and ".join(_BOUNDS.get(b, b) for b in advice.decision.bounded_by)
     return (
         f"Batch cap {chosen.batch_cap}: {format_rate(chosen.total_tokens_per_s)} "
