@@ -81,7 +81,7 @@ def _digits(value: float) -> str:
     """Three significant digits, never fewer than the whole part has."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 2 - math.floor(math.log10(abs(float(f"{value:.3g}")))))
     return f"{value:,.{decimals}f}"
 
 

@@ -28,6 +28,7 @@ ALLOWANCE = 0.05
 ON_CHIP_BYTES = 256 * 1024**2
 
 _WIDE = ("float32", "float16", "bfloat16")
+_NARROW = ("fp8", "int8", "int4", "fp4")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def ceiling(devices: Iterable[Hardware], dtype: str) -> Ceiling:
     best = Ceiling(0.0, "", 0.0, "")
     for device in devices:
         peaks = device.peak_flops_per_s
-        rates = [peaks[name] for name in peaks if dtype not in _WIDE or name in _WIDE]
+        rates = [peaks[name] for name in peaks if dtype not in _WIDE or name not in _NARROW]
         flops = max(rates, default=np.inf)
         bandwidth = device.memory_bandwidth_bytes_per_s or np.inf
         best = Ceiling(

@@ -124,7 +124,7 @@ def _number(raw: object) -> float:
 
 def _number_from_text(text: str) -> float:
     if _NUMBER.fullmatch(text):
-        return int(text) if text.lstrip("+-").isdigit() and len(text) < 20 else float(text)
+        return int(text) if text.lstrip("+-").isdigit() and len(text) <= 20 else float(text)
     if _NOT_FINITE.fullmatch(text):
         raise BadCellError("is not finite: leave unknown cells empty")
     if text.endswith("%"):

@@ -180,6 +180,7 @@ def _run_relations(table: RunTable) -> Iterator[Finding]:
         yield _bound(table, bound)
     yield from _completion(table)
     yield from _latencies(table)
+    yield from _single_engine(table)
 
 
 def _identity(table: RunTable, identity: Identity) -> Iterator[Finding]:
@@ -263,6 +264,17 @@ def _latencies(table: RunTable) -> Iterator[Finding]:
             f"{seats[i]:.0f}: it seems to include queueing; give the E2E in service"
         ),
     )
+
+
+def _single_engine(table: RunTable) -> Iterator[Finding]:
+    """Servers whose steps are not those of one engine that makes one token a step."""
+    for name in ("speculative_decoding", "disaggregated"):
+        yield Finding(
+            table.numbers(name) == 1,
+            name,
+            lambda i: "laws of one engine and one token a step do not hold for this row",
+            "flagged",
+        )
 
 
 def _step_relations(table: RunTable) -> Iterator[Finding]:

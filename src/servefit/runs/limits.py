@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servefit.errors import ServefitError
-from servefit.hardware import UNKNOWN, Hardware, catalogue, get_hardware
+from servefit.hardware import Hardware, catalogue, get_hardware
 from servefit.models import ModelShape, get_model
 from servefit.runs import ceiling
 from servefit.runs.ceiling import Ceiling, FloatArray
@@ -70,12 +70,14 @@ def _run_limits(table: RunTable, group: _Group) -> Iterator[Finding]:
         least_s = ceiling.least_compute_s(flops, parallel, group.top)
         yield _too_fast(group, chosen & (least_s > 1), name, _flops_reason(group, flops / parallel))
 
-    decode_steps = np.where(output > 1, output - 1, np.nan)
+    # Speculative decoding makes several tokens a step: the number of steps is not known.
+    one_a_step = (output > 1) & (n("speculative_decoding") != 1)
+    decode_steps = np.where(one_a_step, output - 1, np.nan)
     alone = np.where(np.isnan(batch), 1.0, batch)
     for name, values, together in (
         ("e2e_mean_s", e2e_s / decode_steps, alone),
         ("total_tokens_per_s", service_time_s(n) / decode_steps, alone),
-        ("tpot_mean_s", n("tpot_mean_s"), np.ones_like(alone)),
+        ("tpot_mean_s", np.where(one_a_step, n("tpot_mean_s"), np.nan), np.ones_like(alone)),
     ):
         read = ceiling.step_bytes(group.model, together, n("input_tokens"))
         least_s = ceiling.least_memory_s(read, parallel, group.top)
@@ -144,12 +146,15 @@ def _groups(table: RunTable, notes: list[Problem]) -> Iterator[_Group]:
             if problem not in notes:
                 notes.append(problem)
 
-        devices = catalogue()
-        flops, bandwidth = (key.get(name) for name in _PEAKS)
-        is_measured = flops is not None and bandwidth is not None
+        devices: tuple[Hardware, ...] = catalogue()
+        severity: Severity = "refused"
+        own = _measured(key)
         try:
-            if not is_measured and key.get("gpu") not in (None, UNKNOWN.name):
-                devices = (get_hardware(key["gpu"]),)
+            if own is not None:
+                devices, severity = (own,), "flagged"
+            elif key.get("gpu") is not None:
+                named = get_hardware(key["gpu"])
+                devices = (named,) if named.has_known_peaks else devices
         except ServefitError as error:
             note("gpu", error)
         try:
@@ -157,13 +162,16 @@ def _groups(table: RunTable, notes: list[Problem]) -> Iterator[_Group]:
         except ServefitError as error:
             note("model", error)
             continue
-        dtype = model.weight_dtype
-        if is_measured:
-            # A measured peak is no law of nature: a better kernel may exceed it.
-            own = Hardware(key.get("gpu") or "this machine", {dtype: flops}, bandwidth)
-            yield _Group(rows, model, ceiling.ceiling([own], dtype), "flagged")
-            continue
-        yield _Group(rows, model, ceiling.ceiling(devices, dtype), "refused")
+        yield _Group(rows, model, ceiling.ceiling(devices, model.weight_dtype), severity)
+
+
+def _measured(key: Mapping[str, Any]) -> Hardware | None:
+    """The machine whose peaks the rows carry. They are no law of nature: a better kernel may
+    exceed a measured peak, so rows that do are flagged only."""
+    flops, bandwidth = (key.get(name) for name in _PEAKS)
+    if flops is None or bandwidth is None:
+        return None
+    return Hardware(key.get("gpu") or "this machine", {"measured": flops}, bandwidth)
 
 
 def _model(key: Mapping[str, Any]) -> ModelShape:

@@ -50,11 +50,11 @@ def read_records(data: bytes, name: str) -> Records:
     """
     if data[:2] == b"\x1f\x8b":
         data = _unzip(data, name)
-    if not data.strip():
-        raise ServefitError(f"{name}: is empty: a table of runs needs a header and one row")
     if data[:4] == b"PAR1":
         return _parquet(data, name)
     text = _decode(data, name)
+    if not text.strip():
+        raise ServefitError(f"{name}: is empty: a table of runs needs a header and one row")
     first = text.lstrip()[:1]
     records = _json(text, name) if first in ("{", "[") else _csv(text, name)
     if not records.rows:

@@ -235,7 +235,6 @@ OTHER_NAMES: MappingProxyType[str, str] = MappingProxyType(
         "ttft_p99_s": "p99_ttft_s",
         "tpot_p99_s": "p99_tpot_s",
         "itl_p99_s": "p99_itl_s",
-        "request_rate_per_s": "request_rate requested_rate arrival_rate",
         "failed_requests": "failed errored_requests error_request_count",
         "mean_live_tokens": "active_context_tokens mean_active_context mean_kv_tokens",
         "mean_kv_usage": "kv_cache_usage_mean mean_kv_cache_usage",

@@ -29,7 +29,7 @@ from servefit.runs.table import RunTable
 BoolArray = npt.NDArray[np.bool_]
 
 _CONDITION = re.compile(
-    r"\s*(?P<key>[^=!%]+?)\s*(%\s*(?P<modulus>\d+)\s*)?(?P<op>!?=)(?P<values>.*)"
+    r"\s*(?P<key>[^=!%]+?)\s*(%\s*(?P<modulus>\d+)\s*)?(?P<op>!?=)(?P<values>.*)", re.DOTALL
 )
 _VALUE = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[^,"]*))\s*(?:,|$)')
 
@@ -209,4 +209,4 @@ def _near(key: str, frame: pl.DataFrame) -> str:
     near = difflib.get_close_matches(key, columns, n=3)
     if near:
         return f": did you mean {' or '.join(near)}?"
-    return f": there are {', '.join(columns)}"
+    return f": there are {' '.join(', '.join(columns).split())}"

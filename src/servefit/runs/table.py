@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -258,7 +257,7 @@ def _parse(records: Records, names: dict[str, Alias], kind: Kind, name: str) -> 
     series = [pl.Series(c, known[c], dtype=POLARS[COLUMNS[kind][c].type]) for c in order]
     for header, cells in extras.items():
         while header in known or header in (ROW, FILE):
-            header += "_"  # noqa: PLW2901
+            header += "_"
         series.append(parse_extra(cells).alias(header))
     series += [pl.Series(ROW, records.rows, dtype=pl.Int64)]
     frame = pl.DataFrame(series).with_columns(pl.lit(name).alias(FILE))
@@ -284,12 +283,7 @@ def _concat(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _to_csv(frame: pl.DataFrame) -> bytes:
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(frame.columns)
-    for row in frame.iter_rows():
-        writer.writerow(str(v).lower() if isinstance(v, bool) else v for v in row)
-    return stream.getvalue().encode()
+    return frame.write_csv().encode()
 
 
 def _to_jsonl(frame: pl.DataFrame) -> bytes:
