@@ -45,10 +45,17 @@ def shape_from_config(
 
 
 def shape_from_file(path: Path, name: str | None = None) -> ModelShape:
-    """The shape from a ``config.json`` or the folder that holds it, named after the folder."""
-    folder = path if path.is_dir() else path.parent
+    """The shape from a ``config.json`` or the folder that holds it.
+
+    It is named after the folder, or after the file where that has a name of its own
+    (``NAME_config.json``, ``NAME.json``).
+    """
     values = read_config_file(path)
-    return shape_from_config(values, name or folder.resolve().name, source=str(path))
+    own = path.stem.removesuffix("config").rstrip("_-.")
+    folder = path if path.is_dir() else path.parent
+    is_plain = path.is_dir() or not own
+    name = name or (folder.resolve().name if is_plain else own)
+    return shape_from_config(values, name, source=str(path))
 
 
 def _shape(values: Mapping[str, Any], name: str, source: str, *, nested: bool) -> ModelShape:

@@ -78,21 +78,21 @@ def get_model(name_or_path: str | Path) -> ModelShape:
 
 @cache
 def _named(name: str) -> ModelShape:
-    index = _index()
-    entry = index.get(name.lower())
-    if entry is None:
+    found = _index().get(name.lower())
+    if found is None:
         raise ServefitError(_unknown(name))
-    return entry.shape(name)
+    entry, full_name = found
+    return entry.shape(full_name)
 
 
 @cache
-def _index() -> dict[str, CatalogueModel]:
-    """Every accepted spelling, in lower case."""
-    index: dict[str, CatalogueModel] = {}
+def _index() -> dict[str, tuple[CatalogueModel, str]]:
+    """Every accepted spelling in lower case, with the entry and the full name that it means."""
+    index: dict[str, tuple[CatalogueModel, str]] = {}
     for entry in list_models():
         for name in entry.names:
-            index[name.lower()] = entry
-            index[name.lower().rpartition("/")[2]] = entry
+            index[name.lower()] = entry, name
+            index.setdefault(name.lower().rpartition("/")[2], (entry, name))
     return index
 
 
@@ -102,5 +102,5 @@ def _unknown(name: str) -> str:
     hint = f"did you mean {' or '.join(spellings[match] for match in close)}? " if close else ""
     return (
         f"model {name!r} is not in the catalogue: {hint}"
-        "`servefit models` lists it; any other model is read from the path of its config.json"
+        "`servefit models` lists all; any other model is read from the path of its config.json"
     )

@@ -162,16 +162,18 @@ def read_config_file(path: Path) -> dict[str, Any]:
     """The JSON object in a ``config.json``, or in the one of a model's folder.
 
     ModelOpt checkpoints describe their quantisation in ``hf_quant_config.json`` beside it; it is
-    read where the config itself says nothing.
+    read where the config itself says nothing (as ``NAME_hf_quant_config.json`` beside
+    ``NAME_config.json``).
 
     Raises:
         ServefitError: no such file, not JSON, or not an object.
     """
     file = path / "config.json" if path.is_dir() else path
     values = _read_json_object(file)
-    beside = file.with_name("hf_quant_config.json")
-    if file.name == "config.json" and "quantization_config" not in values and beside.is_file():
-        values["quantization_config"] = _read_json_object(beside)
+    if file.name.endswith("config.json") and values.get("quantization_config") is None:
+        beside = file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")
+        if beside.is_file():
+            values["quantization_config"] = _read_json_object(beside)
     return values
 
 

@@ -327,6 +327,13 @@ class ModelShape:
         """
         return self.kv_bytes_per_token_on_rank(1)
 
+    @property
+    def kv_bytes_per_token_beyond_windows(self) -> float:
+        """Bytes that one more token adds once every window is full: layers without a window."""
+        endless = (group for group in self._cache_owners if group.window_tokens is None)
+        numbers = sum(group.num_layers * group.kv_numbers_per_token for group in endless)
+        return numbers * self._kv_number_bytes
+
     def kv_bytes_per_token_on_rank(self, tensor_parallel_size: int) -> float:
         """KV bytes of one token on one tensor-parallel rank.
 
