@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "advise": "Recommend the batch cap to run under an SLO.",
     "evaluate": "Score laws on runs that they have not seen.",
     "check": "Validate a table of runs, row by row.",
+    "profile": "Measure a live server over HTTP and write a table of runs.",
     "demo": "Measure, fit, advise and verify on a real engine on this CPU.",
     "hardware": "List accelerators, or measure this machine's CPU.",
     "models": "List models, or show one's shape from its config.json.",

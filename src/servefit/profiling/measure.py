@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from servefit.profiling.plan import Point
 from servefit.profiling.prompts import Prompts
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
-from servefit.profiling.window import Window, completions, relative_errors, steady_window
+from servefit.profiling.window import Window, relative_errors, steady_window
 
 #: A point without so many completions is not ended by its precision.
 MIN_COMPLETIONS = 8
@@ -29,7 +29,7 @@ MIN_COMPLETIONS = 8
 MIN_FAILURES, MAX_FAILED = 3, 0.05
 #: The open loop's warm-up lasts this many times the mean E2E, and until so many are answered.
 OPEN_WARMUP_E2E, OPEN_WARMUP_COMPLETIONS = 2.0, 10
-TICK_S = 0.05
+TICK_S, REPORT_TICKS, JUDGE_TICKS = 0.05, 10, 5
 SETTLE_S = 30.0
 
 
@@ -96,8 +96,16 @@ async def measure(
     limits: Limits,
     *,
     seed: int = 0,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Measurement:
     """Measure one point; every time limit holds whatever the server does.
+
+    Args:
+        client, server, prompts: whom to ask, and what.
+        point: the load.
+        limits: when to end.
+        seed: of lengths, arrivals and pauses.
+        report: told twice a second how far the point is.
 
     Raises:
         PointFailedError: too many requests fail, the server hangs, or nothing is completed.
@@ -111,7 +119,7 @@ async def measure(
     async with _running(watch.lag.run()), _running(watch.poller.run()):
         task = asyncio.ensure_future(drive)
         try:
-            stopped_by = await watch.until_done(task)
+            stopped_by = await watch.until_done(task, report)
             await watch.poller.sample()
             if watch.server.metrics_url is None:
                 await watch.let_finish(task)
@@ -139,7 +147,9 @@ class _Watch:
         self.load = Load(self.client, self.server, self.prompts)
         self.poller = MetricsPoller(self.client, self.server)
         self.lag = LagMonitor()
+        self._closed = self.point.concurrency is not None
         self._judged = 0
+        self._errors = (math.inf, math.inf)
 
     def driver(
         self, trace: list[TraceRow] | None, rng: random.Random, seed: int
@@ -165,11 +175,13 @@ class _Watch:
         pairs: Iterator[tuple[float, Ask]] = zip(times, asks, strict=False)
         return self.load.open(pairs)
 
-    async def until_done(self, task: asyncio.Future[None]) -> str:
+    async def until_done(self, task: asyncio.Future[None], report: Callable[[str], None]) -> str:
         """Wait for precision, the end of time, or a reason to give up."""
         deadline_s = self.begun_s + self.limits.max_point_s
-        while True:
+        for tick in itertools.count():
             await asyncio.wait([task], timeout=TICK_S)
+            if tick % REPORT_TICKS == 0:
+                report(self._state())
             now_s = time.perf_counter()
             self.end_s = now_s
             if task.done() and (error := task.exception()) is not None:
@@ -179,12 +191,20 @@ class _Watch:
                 self.start_s = self._warm_at()
                 if self.start_s is not None:
                     await self.poller.sample()
-            elif self._precise(now_s):
+            elif tick % JUDGE_TICKS == 0 and self._precise(now_s):
                 return "precision"
             if task.done():
                 return "trace_end"
             if now_s >= deadline_s:
                 return "time"
+        raise AssertionError  # the count never ends
+
+    def _state(self) -> str:
+        if self.start_s is None:
+            return f"warming up, {len(self.load.completed)} completed"
+        wide = max(self._errors)
+        known = f"known to ±{wide:.1%}" if math.isfinite(wide) else "measuring"
+        return f"{len(self.load.completed)} completed, {known}"
 
     def _warm_at(self) -> float | None:
         """When the load became steady; ``None``: not yet."""
@@ -209,10 +229,12 @@ class _Watch:
         if count == self._judged:
             return False
         self._judged = count
-        done = completions(self.load.completed, self.start_s, now_s)
-        if len(done) < max(MIN_COMPLETIONS, self.point.concurrency or 2 * MIN_COMPLETIONS):
+        window = steady_window(self.load.records, self.start_s, now_s, closed=self._closed)
+        needed = max(MIN_COMPLETIONS, self.point.concurrency or 2 * MIN_COMPLETIONS)
+        if window is None or len(window.completed) < needed:
             return False
-        return max(relative_errors(done, self.start_s)) <= self.limits.rel_err
+        self._errors = relative_errors(window, closed=self._closed)
+        return max(self._errors) <= self.limits.rel_err
 
     def _give_up_if_failing(self, now_s: float) -> None:
         load = self.load
@@ -255,7 +277,7 @@ class _Watch:
                 f"not steady within {limit}: ask for shorter outputs or raise --max-point-time",
                 records,
             )
-        window = steady_window(records, self.start_s, self.end_s)
+        window = steady_window(records, self.start_s, self.end_s, closed=self._closed)
         if window is None or len(window.completed) < 2:
             raise PointFailedError(
                 "too_few",
@@ -265,7 +287,7 @@ class _Watch:
             )
         return Measurement(
             window=window,
-            errors=relative_errors(window.completed, window.start_s),
+            errors=relative_errors(window, closed=self._closed),
             stopped_by=stopped_by,
             warmup_s=self.start_s - self.begun_s,
             metrics=self.poller.between(window.start_s, window.end_s),

@@ -48,9 +48,9 @@ class Point:
     settings: tuple[tuple[str, str], ...] = ()
     repeat: int = 0
 
-    def key(self, model: str) -> str:
-        """The point's identity in a campaign: the same for the same question to the same model."""
-        text = json.dumps([model, asdict(self)], sort_keys=True)
+    def key(self, whom: str) -> str:
+        """The point's identity in a campaign: the same for the same question to the same server."""
+        text = json.dumps([whom, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ def point_columns(point: Point, server: Server) -> dict[str, Any]:
         **server.settings,
         "mode": "serving",
         "concurrency": point.concurrency,
-        "rate_per_s": point.rate_per_s,
+        "request_rate_per_s": point.rate_per_s,
         "arrivals": point.arrivals or "closed",
         "asked_input_tokens": point.input_length,
         "asked_output_tokens": point.output_length,
@@ -49,7 +50,7 @@ def failure_row(point: Point, server: Server, failure: PointFailedError) -> dict
         "error_detail": str(failure),
         "num_requests": len(outcomes) or None,
         "completed": 0,
-        "requests_failed": outcomes.count("failed"),
+        "failed_requests": outcomes.count("failed"),
     }
 
 
@@ -95,7 +96,7 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "peak_batch": _whole(m.metrics.peak.get("running")),
         "num_requests": len(done) + len(window.failed),
         "completed": len(done),
-        "requests_failed": len(window.failed),
+        "failed_requests": len(window.failed),
         "requests_cancelled": sum(r.outcome == "cancelled" for r in m.records),
         "requests_sent": len(m.records),
         "duration_s": window.duration_s,
@@ -115,6 +116,10 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "tpot_mean_s": _finite(_mean(r.tpot_s for r in done)),
         "itl_mean_s": per_chunk,
         "itl_per_token_mean_s": per_token,
+        **percentiles("e2e_with_queue", [r.e2e_s for r in done]),
+        **percentiles("ttft_with_queue", [r.ttft_s for r in done]),
+        **percentiles("tpot", [r.tpot_s for r in done]),
+        **percentiles("itl", [gap for r in done for gap in gaps(r)]),
         "mean_live_tokens": live or None,
         "mean_kv_usage": usage,
         "peak_kv_usage": m.metrics.peak.get("kv_usage"),
@@ -164,6 +169,17 @@ def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:
     known = [tokens for tokens in counts if tokens is not None]
     per_token = total_s / sum(known) if known and len(known) == len(counts) else None
     return per_token, total_s / chunks if chunks else None
+
+
+def gaps(record: Record) -> list[float]:
+    """Times between the chunks of an answer."""
+    return [later - earlier for earlier, later in itertools.pairwise(record.chunk_s)]
+
+
+def percentiles(name: str, values: Iterable[float | None]) -> dict[str, float | None]:
+    """Median and 99th percentile under the table's names."""
+    known = sorted(v for v in values if v is not None)
+    return {f"{name}_median_s": _quantile(known, 0.5), f"{name}_p99_s": _quantile(known, 0.99)}
 
 
 def late_sends(done: Iterable[Record]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
 from servefit.points import FloatArray
 from servefit.profiling.record import Record
@@ -44,28 +45,64 @@ class Window:
         return self.end_s - self.start_s
 
 
-def steady_window(records: Sequence[Record], start_s: float, end_s: float) -> Window | None:
-    """The window from ``start_s`` to the last completion before ``end_s``; ``None`` if there is
-    no completion. Warm-up requests are not counted as completed."""
+def steady_window(
+    records: Sequence[Record], start_s: float, end_s: float, *, closed: bool
+) -> Window | None:
+    """The window from ``start_s`` to a completion before ``end_s``; ``None`` without completions.
+
+    Requests of equal length tend to run in clumps that end together, and a window that holds k and
+    a half periods of them counts too many or too few. In a closed loop the window therefore ends
+    at that one of the last completions, one for each request in flight, where completions over
+    time and Little's law agree best (`mismatch`). Warm-up requests are not counted as completed.
+    """
     completed = completions(records, start_s, end_s)
     if not completed:
         return None
-    last = completed[-1].last_token_s
-    assert last is not None
-    half = (start_s + last) / 2
+    if closed:
+        in_flight = in_flight_mean(records, start_s, _end_s(completed))
+        gaps = np.abs(mismatch(completed, start_s, in_flight))
+        last = len(gaps) - max(1, min(round(in_flight), len(gaps) // 2))
+        completed = completed[: last + int(np.argmin(gaps[last:])) + 1]
+    end_s = _end_s(completed)
+    half_s = (start_s + end_s) / 2
     failed = [
         r
         for r in records
-        if r.outcome == "failed" and r.finished_s is not None and start_s < r.finished_s <= last
+        if r.outcome == "failed" and r.finished_s is not None and start_s < r.finished_s <= end_s
     ]
     return Window(
         start_s=start_s,
-        end_s=last,
+        end_s=end_s,
         completed=completed,
         failed=failed,
-        in_flight=in_flight_mean(records, start_s, last),
-        growth=in_flight_mean(records, half, last) - in_flight_mean(records, start_s, half),
+        in_flight=in_flight_mean(records, start_s, end_s),
+        growth=in_flight_mean(records, half_s, end_s) - in_flight_mean(records, start_s, half_s),
     )
+
+
+def _end_s(completed: Sequence[Record]) -> float:
+    last = completed[-1].last_token_s
+    assert last is not None  # `completions` takes no others
+    return last
+
+
+def mismatch(completed: Sequence[Record], start_s: float, in_flight: float) -> FloatArray:
+    """By how much completions over time exceed Little's law, relative, up to each completion.
+
+    The rate is k / (t_k - start) by counting, and L / W by Little's law, with L requests in flight
+    and W the mean time that the k requests were.
+    """
+    ends = np.array([r.last_token_s for r in completed], dtype=np.float64)
+    stays = np.array([_stay_s(r) for r in completed], dtype=np.float64)
+    mismatch: FloatArray = np.cumsum(stays) / (in_flight * (ends - start_s)) - 1
+    return mismatch
+
+
+def _stay_s(record: Record) -> float:
+    """How long a request was in flight."""
+    assert record.sent_s is not None
+    assert record.finished_s is not None
+    return record.finished_s - record.sent_s
 
 
 def completions(records: Sequence[Record], start_s: float, end_s: float) -> list[Record]:
@@ -102,28 +139,37 @@ def tokens_of(record: Record) -> int:
     )
 
 
-def relative_errors(completed: Sequence[Record], start_s: float) -> tuple[float, float]:
+def relative_errors(window: Window, *, closed: bool) -> tuple[float, float]:
     """Half widths of the 95 % intervals of throughput and of mean E2E, relative to their values.
 
-    By batch means: completions are cut into up to `GROUPS` groups of consecutive ones; a group's
-    throughput is its tokens over the time since the end of the group before.
+    By batch means: completions are cut into up to `GROUPS` groups of consecutive ones. A group's
+    throughput is its tokens over the time since the end of the group before; in a closed loop its
+    tokens over the time that its requests were in flight, to which throughput is proportional by
+    Little's law and which clumps do not disturb. There the `mismatch` of the window is added.
 
     Returns:
         Infinity for both where there are fewer than `MIN_GROUPS` groups.
     """
-    n = len(completed)
-    size = math.ceil(n / GROUPS) if n else 1
-    groups = n // size
+    completed = window.completed
+    size = math.ceil(len(completed) / GROUPS)
+    groups = len(completed) // size
     if groups < MIN_GROUPS:
         return math.inf, math.inf
-    used = completed[: groups * size]
-    ends = np.array([r.last_token_s for r in used], dtype=np.float64)[size - 1 :: size]
-    times = np.diff(ends, prepend=start_s)
-    if not (times > 0).all():  # a whole group in one burst: wait for larger groups
-        return math.inf, math.inf
-    tokens = np.array([tokens_of(r) for r in used], dtype=np.float64).reshape(groups, size)
-    e2e_s = np.array([r.e2e_s for r in used], dtype=np.float64).reshape(groups, size)
-    return relative_half_width(tokens.sum(axis=1) / times), relative_half_width(e2e_s.mean(axis=1))
+
+    def by_group(values: list[float]) -> FloatArray:
+        return np.array(values[: groups * size], dtype=np.float64).reshape(groups, size)
+
+    tokens = by_group([tokens_of(r) for r in completed]).sum(axis=1)
+    e2e_s = by_group([r.e2e_s or math.nan for r in completed]).mean(axis=1)
+    if closed:
+        times = by_group([_stay_s(r) for r in completed]).sum(axis=1)
+        edge = abs(float(mismatch(completed, window.start_s, window.in_flight)[-1]))
+    else:
+        ends = by_group([r.last_token_s or math.nan for r in completed])[:, -1]
+        times, edge = np.diff(ends, prepend=window.start_s), 0.0
+        if not (times > 0).all():  # a whole group in one burst: wait for larger groups
+            return math.inf, math.inf
+    return relative_half_width(tokens / times) + edge, relative_half_width(e2e_s)
 
 
 def relative_half_width(means: FloatArray) -> float:
@@ -132,8 +178,6 @@ def relative_half_width(means: FloatArray) -> float:
     The variance is widened by (1 + r)/(1 - r), with r the lag-1 autocorrelation of the batch means
     (as for a first-order autoregression), where r is positive: correlated batches say less.
     """
-    from scipy.special import stdtrit
-
     n, mean = means.size, float(means.mean())
     deviations = means - mean
     variance = float(deviations @ deviations)

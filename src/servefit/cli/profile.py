@@ -1,0 +1,219 @@
+"""``servefit profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.cli import common
+from servefit.cli.profile_options import options_of, server_and_run_options, target_of
+from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.profiling.campaign import Options
+    from servefit.profiling.plan import Point
+    from servefit.profiling.session import Target
+
+
+@click.command(name="profile")
+@click.argument("url", required=False)
+@click.option("--batch", metavar="N,...", help="Requests to keep in flight (closed loop).")
+@click.option("--input-tokens", metavar="LEN,...", help="Prompt lengths; see below.")
+@click.option("--output-tokens", metavar="LEN,...", help="Answer lengths; see below.")
+@click.option("--rate", metavar="R,...", help="Arrivals per second instead (open loop).")
+@click.option(
+    "--arrivals",
+    metavar="KIND,...",
+    default="poisson",
+    show_default=True,
+    help="poisson or constant at --rate, or trace: replay the trace's own times.",
+)
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(),
+    help="CSV of arrival_s, input_tokens, output_tokens: lengths from there.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=V,...",
+    help="Values of {NAME} in --launch; the server is started for each. Repeatable.",
+)
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Measure each point so often.")
+@click.option("--plan", metavar="FILE", type=click.Path(), help="YAML plan of points; - for stdin.")
+@click.option("--dry-run", is_flag=True, help="Find out about the server, list the points, stop.")
+@common.json_option
+@server_and_run_options
+def command(
+    url: str | None,
+    batch: str | None,
+    input_tokens: str | None,
+    output_tokens: str | None,
+    rate: str | None,
+    arrivals: str,
+    trace: str | None,
+    sets: tuple[str, ...],
+    repeats: int,
+    plan: str | None,
+    dry_run: bool,
+    as_json: bool,
+    output: str,
+    **shared: Any,
+) -> None:
+    """Measure a live OpenAI-compatible server at URL and write a table of runs.
+
+    Each point holds a number of requests in flight (or an arrival rate) with random prompts of
+    exact lengths, waits for a steady state, and ends when throughput and latency are known well
+    enough. A row is appended as soon as its point is done; the same command again continues with
+    what is missing. `servefit fit` takes the file as it is.
+
+    LEN is a number of tokens, uniform:LOW:HIGH or lognormal:MEAN:CV.
+
+    \b
+    Examples:
+      servefit profile http://localhost:8000 --batch 1,8,64 --input-tokens 128 --output-tokens 64
+      servefit profile http://localhost:8000 --rate 2,4 --trace trace.csv --max-point-time 300
+      servefit profile --launch 'vllm serve MODEL --max-num-seqs {max_num_seqs} --port {port}' \\
+          --set max_num_seqs=16,64 --batch 64 --input-tokens 256 --output-tokens 128 --gpu H100
+    """
+    from servefit.cli.profile_run import require_extra
+
+    require_extra()
+    target, options = target_of(url, shared), options_of(shared)
+    points = _points(
+        plan,
+        batch=_items(batch),
+        rate=_items(rate),
+        arrivals=_items(arrivals),
+        input_tokens=_items(input_tokens),
+        output_tokens=_items(output_tokens),
+        trace=[trace] if trace else [],
+        settings=_settings(sets),
+        repeats=repeats,
+    )
+    rows = _run(points, target, options, output, dry_run=dry_run)
+    if as_json:
+        common.echo_json(rows)
+    elif rows:
+        print_rows(rows)
+        click.echo(
+            f"{len(rows)} rows added to {output}: next, `servefit fit {output} -o fit.json`."
+        )
+    elif not dry_run:
+        click.echo(f"Nothing was missing in {output}.")
+    if rows and all(row["status"] != "ok" for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def _points(plan: str | None, **cross_of: Any) -> list[Point]:
+    from servefit.profiling.plan import cross, read_plan
+
+    if plan is None:
+        return cross(**cross_of)
+    for name in ("batch", "rate", "input_tokens", "output_tokens", "trace"):
+        if cross_of[name]:
+            raise ServefitError(
+                f"--{name.replace('_', '-')} and --plan: a plan names its points itself"
+            )
+    return read_plan(common.read_text(plan), plan)
+
+
+def _run(
+    points: Sequence[Point], target: Target, options: Options, output: str, *, dry_run: bool
+) -> list[dict[str, Any]]:
+    from servefit.cli.profile_display import ConsoleDisplay
+    from servefit.cli.profile_run import run_loop
+    from servefit.profiling.campaign import Campaign
+    from servefit.profiling.journal import Journal
+
+    console = common.console(stderr=True)
+    if not target.verify_tls:
+        click.echo("servefit: the server's TLS certificate is not verified (--insecure)", err=True)
+    if dry_run:
+        return run_loop(_look(points, target, options))
+    display = ConsoleDisplay(console)
+    with Journal(output) as journal, display.live():
+        return run_loop(Campaign(target, journal, options, display).run(points))
+
+
+async def _look(points: Sequence[Point], target: Target, options: Options) -> list[dict[str, Any]]:
+    """The points and the server, without measuring."""
+    from pathlib import Path
+
+    from servefit.cli.profile_display import ConsoleDisplay
+    from servefit.profiling.plan import in_order
+    from servefit.profiling.session import open_session
+
+    display = ConsoleDisplay(common.console(stderr=True))
+    ordered = in_order(points)
+    async with open_session(
+        target,
+        ordered[0].settings,
+        stem=Path("servefit-dry-run"),
+        seed=options.seed,
+        launch_timeout_s=options.max_time_s,
+        report=lambda text: click.echo(text, err=True),
+    ) as session:
+        display.server(session.server)
+    for point in ordered:
+        click.echo(point.label, err=True)
+    return []
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The measured points as a table."""
+    ok = [row for row in rows if row["status"] == "ok"]
+    failed = [row for row in rows if row["status"] != "ok"]
+    if ok:
+        headers = ["load", "input", "output", "mean batch", "tokens/s", "±", "TTFT", "TPOT", "E2E"]
+        common.print_table([*headers, "remarks"], map(_cells, ok), left=["remarks"])
+    for row in failed:
+        click.echo(f"failed: {_load(row)}: {row['error_detail']}")
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    def show(name: str, form: str, factor: float = 1.0) -> str:
+        value = row[name]
+        return "?" if value is None else format(value * factor, form)
+
+    return [
+        _load(row),
+        show("input_tokens", ".5g"),
+        show("output_tokens", ".5g"),
+        show("mean_batch", ".4g"),
+        show("total_tokens_per_s", ",.1f"),
+        show("total_tokens_per_s_rel_err", ".1%"),
+        show("ttft_with_queue_mean_s", ".4g", 1e3) + " ms",
+        show("tpot_mean_s", ".4g", 1e3) + " ms",
+        show("e2e_with_queue_mean_s", ".4g") + " s",
+        row["flags"] or "",
+    ]
+
+
+def _load(row: Mapping[str, Any]) -> str:
+    if row["concurrency"] is not None:
+        return f"{row['concurrency']} in flight"
+    rate = row["request_rate_per_s"]
+    return "replay" if rate is None else f"{rate:g}/s {row['arrivals']}"
+
+
+def _items(text: str | None) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()] if text else []
+
+
+def _settings(sets: Sequence[str]) -> list[dict[str, str]]:
+    """Every combination of the ``NAME=V,...``."""
+    import itertools
+
+    names, values = [], []
+    for text in sets:
+        name, equals, listed = text.partition("=")
+        if not equals or not name.isidentifier() or not _items(listed):
+            raise ServefitError(f"--set {text}: give NAME=V1,V2")
+        names.append(name)
+        values.append(_items(listed))
+    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]

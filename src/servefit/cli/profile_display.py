@@ -1,0 +1,118 @@
+"""What a campaign shows while it runs, on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from servefit.profiling.plan import Point
+from servefit.profiling.server import Server
+
+
+class ConsoleDisplay:
+    """A line per point; on a terminal also a bar with the time left.
+
+    The bar is drawn twice a second only: drawing takes time from the client that is measuring.
+    """
+
+    def __init__(self, console: Console) -> None:
+        """Nothing is drawn yet; see `live`."""
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=console,
+            refresh_per_second=2,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None, left="")
+        self._left: dict[Point, float] = {}
+        self._label = ""
+        self._done_cost = self._done_s = self._begun_s = 0.0
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Draw while the block runs."""
+        with self._progress:
+            yield
+
+    def begin(self, points: Sequence[Point], done: Sequence[Point]) -> None:
+        """These points are planned; so many of them are known to be measured already."""
+        self._left = {p: p.relative_cost for p in points if p not in set(done)}
+        self._progress.update(self._task, total=sum(self._left.values()))
+        self._say(f"{len(points)} points" + (f", {len(done)} measured before" if done else ""))
+
+    def server(self, server: Server) -> None:
+        """A server was found."""
+        what = [server.model]
+        engine = [server.engine or "engine unknown", str(server.settings.get("engine_version", ""))]
+        what.append(" ".join(engine).strip())
+        if capacity := server.settings.get("kv_capacity_tokens"):
+            what.append(f"KV cache of {capacity:,} tokens")
+        if server.seats:
+            what.append(f"{server.seats} seats")
+        what.append("token-id prompts" if server.token_ids else "text prompts")
+        self._say(f"server: {', '.join(what)}")
+        if server.unknown:
+            self._say(f"not told by the server: {', '.join(server.unknown.values())}")
+        for note in server.notes:
+            self._say(f"note: {note}")
+
+    def skip(self, point: Point) -> None:
+        """The point is in the file already."""
+        self._say(f"{point.label}: measured before")
+        self._advance(point)
+
+    def point(self, point: Point) -> None:
+        """A point begins."""
+        self._label, self._begun_s = point.label, time.perf_counter()
+        self.progress("starting")
+
+    def progress(self, text: str) -> None:
+        """How far the point is."""
+        description = f"{self._label}: {text}" if self._label else text
+        self._progress.update(self._task, description=description, left=self._time_left())
+
+    def retry(self, point: Point, reason: str) -> None:
+        """The point failed and is tried again."""
+        self._say(f"{point.label}: {reason}; trying again")
+
+    def row(self, point: Point, row: Mapping[str, Any]) -> None:
+        """The point's row is in the file."""
+        if row["status"] == "ok":
+            self._done_cost += point.relative_cost
+            self._done_s += time.perf_counter() - self._begun_s
+            error = row["total_tokens_per_s_rel_err"]
+            text = f"{row['total_tokens_per_s']:,.1f} tokens/s"
+            text += f" ±{error:.1%}" if error is not None else ""
+            text += f", E2E {row['e2e_with_queue_mean_s']:.3g} s in {row['duration_s']:.0f} s"
+            text += f" [{row['flags']}]" if row["flags"] else ""
+        else:
+            text = f"FAILED: {row['error_detail']}"
+        self._say(f"{point.label}: {text}")
+        self._advance(point)
+
+    def _advance(self, point: Point) -> None:
+        cost = self._left.pop(point, 0.0)
+        self._progress.update(self._task, advance=cost, left=self._time_left())
+
+    def _time_left(self) -> str:
+        """By the cost of what is left, at the pace so far."""
+        if not self._done_cost or not self._left:
+            return ""
+        seconds = sum(self._left.values()) * self._done_s / self._done_cost
+        return (
+            f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+        )
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)

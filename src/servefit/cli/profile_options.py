@@ -1,0 +1,168 @@
+"""Options that `servefit profile` and `servefit tune` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.profiling.campaign import Options
+    from servefit.profiling.session import Target
+
+DEFAULT_KEY_VARIABLE = "SERVEFIT_API_KEY"
+
+_TARGET: tuple[Callable[..., Any], ...] = (
+    click.option("--model", help="Which of the server's models to ask."),
+    click.option("--gpu", help="What the server runs on, by catalogue name (`servefit hardware`)."),
+    click.option("--tensor-parallel-size", type=click.IntRange(1), help="GPUs of one replica."),
+    click.option("--engine", help="Serving engine, if it cannot be told from /metrics."),
+    click.option("--engine-version", help="Its version."),
+    click.option("--dtype", help="Number format of the weights."),
+    click.option("--kv-cache-dtype", help="Number format of the KV cache."),
+    click.option("--max-num-seqs", type=click.IntRange(1), help="The server's batch cap: seats."),
+    click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Its budget of a step."),
+    click.option("--metrics-url", help="Where its metrics are, if not at URL/metrics."),
+    click.option(
+        "--endpoint",
+        type=click.Choice(["auto", "completions", "chat"]),
+        default="auto",
+        show_default=True,
+        help="Which route to use.",
+    ),
+    click.option(
+        "--api-key-env",
+        metavar="NAME",
+        default=DEFAULT_KEY_VARIABLE,
+        show_default=True,
+        help="Environment variable that holds the API key. Keys are taken from nowhere else.",
+    ),
+    click.option("--insecure", is_flag=True, help="Do not verify the server's TLS certificate."),
+    click.option("--ca-file", type=click.Path(), help="Certificates to trust instead."),
+    click.option(
+        "--launch",
+        metavar="COMMAND",
+        help="Start the server with this command, {port} and {NAME} of --set filled in; no shell.",
+    ),
+    click.option(
+        "--launch-timeout",
+        type=click.FloatRange(1),
+        default=900.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time that a launched server has to become healthy.",
+    ),
+)
+
+_RUN: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "-o",
+        "--output",
+        default="runs.jsonl",
+        show_default=True,
+        type=click.Path(),
+        help="Campaign file: a table of runs, continued if it exists.",
+    ),
+    click.option(
+        "--precision",
+        type=click.FloatRange(0.001, 1),
+        default=0.02,
+        show_default=True,
+        help="A point ends when throughput and E2E are known to this relative error (95 %).",
+    ),
+    click.option(
+        "--max-point-time",
+        type=click.FloatRange(1),
+        default=120.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="A point ends after this at the latest.",
+    ),
+    click.option(
+        "--max-time",
+        type=click.FloatRange(1),
+        default=3600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="The campaign ends after this at the latest (and a minute to wind down).",
+    ),
+    click.option(
+        "--stall-time",
+        type=click.FloatRange(1),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="No token from any request for so long: the server hangs.",
+    ),
+    click.option(
+        "--retries",
+        type=click.IntRange(0, 10),
+        default=2,
+        show_default=True,
+        help="How often a failed point is tried again.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and loads."),
+    click.option("--campaign", default="profile", show_default=True, help="Name in the rows."),
+    click.option(
+        "--requests-dir",
+        type=click.Path(file_okay=False),
+        help="Also write every request of each point there, with all its timestamps.",
+    ),
+)
+
+
+def server_and_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """All options of this module, for `target_of` and `options_of`."""
+    for option in reversed((*_TARGET, *_RUN)):
+        function = option(function)
+    return function
+
+
+def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
+    """Which server the options name; raises `ServefitError` where they name none."""
+    from servefit.dtypes import canonical_dtype
+    from servefit.profiling.server import SETTINGS
+    from servefit.profiling.session import Target
+
+    settings = {name: given[name] for name in SETTINGS if given[name] is not None}
+    if "dtype" in settings:
+        settings["dtype"] = canonical_dtype(settings["dtype"])
+    if url is None and given["launch"] is None:
+        raise ServefitError("no server: give its URL, or a command that starts it with --launch")
+    variable = given["api_key_env"]
+    key = os.environ.get(variable)
+    if key is None and variable != DEFAULT_KEY_VARIABLE:
+        raise ServefitError(f"--api-key-env {variable}: there is no such environment variable")
+    return Target(
+        url=url,
+        model=given["model"],
+        given=settings,
+        metrics_url=given["metrics_url"] or "/metrics",
+        chat={"auto": None, "chat": True, "completions": False}[given["endpoint"]],
+        api_key=key or None,
+        verify_tls=not given["insecure"],
+        ca_file=given["ca_file"],
+        launch=given["launch"],
+        launch_timeout_s=given["launch_timeout"],
+    )
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """How the options run a campaign."""
+    from pathlib import Path
+
+    from servefit.profiling.campaign import Options
+    from servefit.profiling.measure import Limits
+
+    return Options(
+        limits=Limits(given["precision"], given["max_point_time"], given["stall_time"]),
+        max_time_s=given["max_time"],
+        retries=given["retries"],
+        seed=given["seed"],
+        name=given["campaign"],
+        requests_dir=Path(given["requests_dir"]) if given["requests_dir"] else None,
+    )

@@ -1,0 +1,247 @@
+"""A campaign: every point of a plan, into one file, within a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import servefit
+from servefit.errors import ServefitError
+from servefit.profiling.journal import Journal
+from servefit.profiling.launch import LaunchFailedError
+from servefit.profiling.measure import Limits, PointFailedError, measure
+from servefit.profiling.plan import Point, in_order
+from servefit.profiling.record import Record
+from servefit.profiling.rows import failure_row, measured_row
+from servefit.profiling.server import Server
+from servefit.profiling.session import Session, Target, open_session
+from servefit.runs.schema import SCHEMA_VERSION
+
+#: Pause before the first retry of a point; doubled for each further one.
+RETRY_PAUSE_S = 2.0
+#: The last point may take so much longer than the campaign's time to wind down.
+GRACE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a campaign is run.
+
+    Attributes:
+        limits: when a point ends.
+        max_time_s: when the whole campaign ends.
+        retries: how often a failed point is tried again.
+        seed: of prompts, lengths and arrivals.
+        name: the campaign's name in its rows.
+        requests_dir: folder for one file of requests a point.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    max_time_s: float = 3600.0
+    retries: int = 2
+    seed: int = 0
+    name: str = "profile"
+    requests_dir: Path | None = None
+
+
+class Display(Protocol):
+    """What a campaign tells while it runs."""
+
+    def begin(self, points: Sequence[Point], done: Sequence[Point]) -> None:
+        """These points are planned; so many of them are known to be measured already."""
+
+    def server(self, server: Server) -> None:
+        """A server was found."""
+
+    def skip(self, point: Point) -> None:
+        """The point is in the file already."""
+
+    def point(self, point: Point) -> None:
+        """A point begins."""
+
+    def progress(self, text: str) -> None:
+        """How far the point is."""
+
+    def retry(self, point: Point, reason: str) -> None:
+        """The point failed and is tried again."""
+
+    def row(self, point: Point, row: Mapping[str, Any]) -> None:
+        """The point's row is in the file."""
+
+
+#: Names the next point to measure, given every row so far; ``None``: enough.
+Chooser = Callable[[Sequence[Mapping[str, Any]]], Point | None]
+
+
+@dataclass
+class Campaign:
+    """Measures points one after the other and appends a row for each to the journal."""
+
+    target: Target
+    journal: Journal
+    options: Options
+    display: Display
+    give_up_s: float = math.inf
+
+    async def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
+        """Measure what the journal lacks of ``points``; returns the rows added.
+
+        Whatever the servers do, it ends within ``max_time_s`` and `GRACE_S`; what is then not yet
+        measured is left for the next run.
+
+        Raises:
+            ServefitError: the server is not there, or the journal cannot be written.
+        """
+        ordered = in_order(points)
+        groups = [list(g) for _, g in itertools.groupby(ordered, key=lambda p: p.settings)]
+        if self.target.launch is not None:
+            groups = [g for g in groups if self._missing(g, self.target.launch)]
+
+        async def work() -> None:
+            for group in groups:
+                await self._group(group[0].settings, _each(group))
+
+        self.display.begin(ordered, [p for p in ordered if p not in set(itertools.chain(*groups))])
+        return await self._within_time(work())
+
+    async def run_adaptively(
+        self, choose: Chooser, settings: tuple[tuple[str, str], ...] = ()
+    ) -> list[dict[str, Any]]:
+        """Measure the points that ``choose`` names, each after seeing the rows so far; as `run`."""
+        return await self._within_time(self._group(settings, choose))
+
+    async def _within_time(self, work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
+        before = len(self.journal.rows)
+        self.give_up_s = time.perf_counter() + self.options.max_time_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.options.max_time_s + GRACE_S):
+                await work
+        return self.journal.rows[before:]
+
+    @property
+    def remaining_s(self) -> float:
+        """Time left of ``max_time_s``."""
+        return max(0.0, self.give_up_s - time.perf_counter())
+
+    def _missing(self, points: Iterable[Point], whom: str) -> list[Point]:
+        """Those of the points that no row has a result for."""
+        done = {row.get("point_id") for row in self.journal.rows if row.get("status") == "ok"}
+        return [p for p in points if p.key(whom) not in done]
+
+    def _whom(self, server: Server) -> str:
+        """Who answers, for the identity of points: a launched server is known before it runs."""
+        return self.target.launch or server.model
+
+    async def _group(self, settings: tuple[tuple[str, str], ...], choose: Chooser) -> None:
+        """Points of one server setting; the server is launched again if it dies."""
+        point: Point | None = None
+        attempt = 0
+        while True:
+            try:
+                async with open_session(
+                    self.target,
+                    settings,
+                    stem=self.journal.path.with_suffix(""),
+                    seed=self.options.seed,
+                    launch_timeout_s=self.remaining_s,
+                    report=self.display.progress,
+                ) as session:
+                    self.display.server(session.server)
+                    while self.remaining_s > 0:
+                        if point is None:
+                            point, attempt = choose(self.journal.rows), 0
+                        if point is None:
+                            return
+                        if not self._missing([point], self._whom(session.server)):
+                            self.display.skip(point)
+                            point = None
+                        elif await self._attempt(session, point, attempt):
+                            point = None
+                        else:
+                            attempt += 1
+                        if not session.alive():
+                            break
+                    else:
+                        return
+            except LaunchFailedError as failure:
+                # Every other point of this setting would fail in the same way.
+                known = self.target.row_settings(settings)
+                server = Server(self.target.model or "", settings=known)
+                failed = PointFailedError("launch", str(failure), [])
+                while (point := point or choose(self.journal.rows)) is not None:
+                    self._append(point, server, failure_row(point, server, failed))
+                    point = None
+                return
+
+    async def _attempt(self, session: Session, point: Point, attempt: int) -> bool:
+        """Measure a point once; whether that settles it, by a row, or it is to be tried again."""
+        self.display.point(point)
+        key = point.key(self._whom(session.server))
+        limits = self.options.limits
+        limits = replace(limits, max_point_s=min(limits.max_point_s, self.remaining_s))
+        failure: PointFailedError | None = None
+        try:
+            result = await measure(
+                session.client,
+                session.server,
+                session.prompts,
+                point,
+                limits,
+                seed=random.Random(f"{self.options.seed} {key} {attempt}").getrandbits(32),
+                report=self.display.progress,
+            )
+        except PointFailedError as error:
+            failure = error
+        pause_s = RETRY_PAUSE_S * 2**attempt
+        if failure and attempt < self.options.retries and pause_s < self.remaining_s:
+            self.display.retry(point, str(failure))
+            await asyncio.sleep(pause_s)
+            return False
+        if failure:
+            row = failure_row(point, session.server, failure)
+        else:
+            row = measured_row(point, session.server, result)
+        self._save_requests(key, failure.records if failure else result.records)
+        self._append(point, session.server, {**row, "attempts": attempt + 1})
+        return True
+
+    def _append(self, point: Point, server: Server, row: dict[str, Any]) -> None:
+        row = {
+            "schema_version": SCHEMA_VERSION,
+            **row,
+            "campaign": self.options.name,
+            "point_id": point.key(self._whom(server)),
+            "seed": self.options.seed,
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "servefit_version": servefit.__version__,
+        }
+        self.journal.append(row)
+        self.display.row(point, row)
+
+    def _save_requests(self, key: str, records: Sequence[Record]) -> None:
+        folder = self.options.requests_dir
+        if folder is None:
+            return
+        path = folder / f"{key}.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(record.as_dict()) + "\n" for record in records)
+        except OSError as error:
+            raise ServefitError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _each(points: Iterable[Point]) -> Chooser:
+    """Chooses the points in turn."""
+    left = iter(points)
+    return lambda rows: next(left, None)

@@ -1,0 +1,252 @@
+"""Starting the server to be measured, and stopping it whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from servefit.errors import ServefitError
+from servefit.profiling.client import Client
+
+#: What a server's log says when it does not start -> the cause. First match wins, most telling
+#: first; of vLLM, SGLang, llama.cpp and the libraries under them.
+FAILURES: tuple[tuple[str, str], ...] = (
+    (
+        r"larger than the available KV cache memory"
+        r"|larger than the maximum number of tokens that can be stored in KV cache",
+        "max_model_len needs more KV cache than there is: lower it, or give the engine more memory",
+    ),
+    (
+        r"max_model_len \(\d+\) is greater than the derived max_model_len",
+        "max_model_len is longer than the model allows",
+    ),
+    (
+        r"No available memory for the cache blocks|Available KV cache memory: -"
+        r"|Not enough memory\. Please try to increase --mem-fraction-static",
+        "no memory is left for KV-cache blocks: give the engine more, or use a smaller model",
+    ),
+    (
+        r"Free memory on device .*is less than desired GPU memory utilization",
+        "another process holds the GPU's memory",
+    ),
+    (r"OutOfMemoryError|out of memory", "out of memory while the model was loaded"),
+    (r"unrecognized arguments?: (?P<what>.+)", "unknown argument {what}"),
+    (r"(?:invalid|unknown) argument: (?P<what>.+)", "unknown argument {what}"),
+    (r"error: (?P<what>argument .+)", "{what}"),
+    (r"[Aa]ddress already in use|couldn't bind HTTP server socket", "the port is in use"),
+    (
+        r"is not a local folder and is not a valid model identifier|Repository Not Found"
+        r"|failed to load model",
+        "the model cannot be found or read",
+    ),
+    (r"No module named (?P<what>\S+)", "the Python module {what} is not installed"),
+)
+LOG_TAIL_BYTES = 65536
+POLL_S = 0.25
+STOP_S = 20.0
+#: prctl(2): the signal that a process gets when its parent dies.
+PR_SET_PDEATHSIG = 1
+
+
+def placeholders(template: str) -> set[str]:
+    """Names in braces in a launch command."""
+    return set(re.findall(r"\{(\w+)\}", template))
+
+
+def fill(template: str, values: Mapping[str, str]) -> list[str]:
+    """The command's words, with ``{name}`` replaced.
+
+    Raises:
+        ServefitError: a name has no value, or the quoting is not closed.
+    """
+    missing = sorted(placeholders(template) - set(values))
+    if missing:
+        raise ServefitError(
+            f"--launch has {{{missing[0]}}} but no value for it: give --set {missing[0]}=V1,V2"
+        )
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise ServefitError(f"--launch {template}: {error}") from None
+    if not words:
+        raise ServefitError("--launch is empty: give the server's command")
+    return [re.sub(r"\{(\w+)\}", lambda m: values[m[1]], word) for word in words]
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class LaunchFailedError(Exception):
+    """A server did not start; the message names the cause."""
+
+
+class LaunchedServer:
+    """A server process and everything it starts.
+
+    It leads a session of its own, which is stopped as a whole. Should servefit be killed, the
+    kernel tells the server to end (parent-death signal, Linux); what still survives is named by
+    the pid file and stopped by the next run (`clean_up`).
+
+    Args:
+        command: words of the command.
+        log: its output is appended here.
+        pid_file: says what runs.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, pid_file: Path) -> None:
+        """Nothing is started yet."""
+        self.command, self.log, self.pid_file = command, log, pid_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def start(self) -> None:
+        """Start the process; raises `LaunchFailedError` if its program is not to be found."""
+        parent = os.getpid()
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            try:
+                self._process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=lambda: _die_with(parent),
+                )
+            except OSError as error:
+                raise LaunchFailedError(f"{self.command[0]}: {error.strerror}") from None
+        pid = self._process.pid
+        self.pid_file.write_text(json.dumps({"pid": pid, "started": _started(pid)}))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process that was started still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    async def until_healthy(self, client: Client, timeout_s: float) -> None:
+        """Wait until the server lists its model.
+
+        Raises:
+            LaunchFailedError: it ended, or did not answer in time; the message names the cause.
+        """
+        give_up_s = time.perf_counter() + timeout_s
+        while time.perf_counter() < give_up_s:
+            if not self.alive:
+                assert self._process is not None
+                code = self._process.returncode
+                raise LaunchFailedError(f"the server ended with status {code}: {self.cause()}")
+            reply = await client.query("/v1/models", timeout_s=5.0)
+            if reply is not None and reply.status in (200, 401, 403, 404):
+                return
+            await asyncio.sleep(POLL_S)
+        raise LaunchFailedError(f"the server did not answer within {timeout_s:g} s: {self.cause()}")
+
+    def cause(self) -> str:
+        """Why it did not start, as its log tells."""
+        with self.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, size - LOG_TAIL_BYTES))
+            text = log.read().decode("utf-8", "replace")
+        return start_failure(text) or f"see {self.log}"
+
+    def stop(self) -> None:
+        """Stop the process and all of its session: SIGTERM, then SIGKILL."""
+        if self._process is not None:
+            _stop_session(self._process.pid)
+            self._process.wait()
+            self._process = None
+        self.pid_file.unlink(missing_ok=True)
+
+
+def start_failure(log: str) -> str | None:
+    """The cause of a failed start, from a server's log; ``None`` if it is none of `FAILURES`."""
+    for pattern, cause in FAILURES:
+        match = re.search(pattern, log)
+        if match is not None:
+            what = match.groupdict().get("what", "")
+            return cause.format(what=what.strip()[:200])
+    return None
+
+
+def clean_up(pid_file: Path) -> bool:
+    """Stop a server that a killed servefit has left behind; whether there was one."""
+    try:
+        noted = json.loads(pid_file.read_text())
+        pid, started = int(noted["pid"]), noted["started"]
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ServefitError(
+            f"{pid_file}: is damaged: look for a server left running, then delete it"
+        ) from None
+    now = _started(pid)
+    # The number may belong to another process by now; a session outlives its leader, though, and
+    # while it does its number is not given away.
+    ours = now == started if now is not None else bool(_session(pid))
+    if ours:
+        _stop_session(pid)
+    pid_file.unlink(missing_ok=True)
+    return ours
+
+
+def _die_with(parent: int) -> None:
+    """In the child: ask the kernel for SIGTERM when the parent ends."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended in between
+        os._exit(1)
+
+
+def _stop_session(leader: int) -> None:
+    for sig, wait_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, 5.0)):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, sig)
+        for pid in _session(leader):  # those that left the leader's group
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, sig)
+        give_up_s = time.perf_counter() + wait_s
+        while _session(leader):
+            if time.perf_counter() > give_up_s:
+                break
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _session(leader: int) -> list[int]:
+    """Living processes of a session, from /proc; none where there is no /proc."""
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        fields = _stat(entry)
+        if fields and fields[3] == str(leader) and fields[0] not in ("Z", "X"):
+            pids.append(int(entry.parent.name))
+    return pids
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks; ``None`` if it does not run."""
+    fields = _stat(Path(f"/proc/{pid}/stat"))
+    return fields[19] if fields and fields[0] not in ("Z", "X") else None
+
+
+def _stat(path: Path) -> list[str]:
+    """Fields of /proc/PID/stat from the state on (the name before it may hold anything)."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return []

@@ -1,0 +1,166 @@
+"""A session with one server: connected or launched, discovered and probed."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from servefit.errors import ServefitError
+from servefit.profiling.client import Client, base_url
+from servefit.profiling.discover import discover
+from servefit.profiling.launch import (
+    LaunchedServer,
+    LaunchFailedError,
+    clean_up,
+    fill,
+    free_port,
+    placeholders,
+)
+from servefit.profiling.probe import make_prompts, probe
+from servefit.profiling.prompts import Prompts
+from servefit.profiling.server import SETTINGS, Server
+
+Settings = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which server to measure, and what the user tells of it.
+
+    Attributes:
+        url: its address; ``None`` where a launched server listens on a port of our choice.
+        model: its name to the server, if there are several.
+        given: settings of the row that the server does not tell.
+        metrics_url: see `discover`.
+        chat: see `probe`.
+        api_key, verify_tls, ca_file: see `Client`.
+        launch: command that starts the server, with ``{name}`` for settings and ``{port}``.
+        launch_timeout_s: time that it has to become healthy.
+    """
+
+    url: str | None = None
+    model: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    metrics_url: str = "/metrics"
+    chat: bool | None = None
+    api_key: str | None = field(default=None, repr=False)
+    verify_tls: bool = True
+    ca_file: str | None = None
+    launch: str | None = None
+    launch_timeout_s: float = 900.0
+
+    def row_settings(self, settings: Settings) -> dict[str, Any]:
+        """What is known of a server before it is asked: ``given``, and what it is launched with."""
+        launched = {k: int(v) if v.isdecimal() else v for k, v in settings if k in SETTINGS}
+        return {**self.given, **launched}
+
+    def client(self, url: str) -> Client:
+        """Connections to the server at ``url``."""
+        return Client(url, api_key=self.api_key, verify_tls=self.verify_tls, ca_file=self.ca_file)
+
+
+@dataclass
+class Session:
+    """One server under measurement; ``alive`` says whether a launched one still runs."""
+
+    client: Client
+    server: Server
+    prompts: Prompts
+    alive: Callable[[], bool] = lambda: True
+
+
+def open_session(
+    target: Target,
+    settings: Settings,
+    *,
+    stem: Path,
+    seed: int,
+    launch_timeout_s: float,
+    report: Callable[[str], None],
+) -> AbstractAsyncContextManager[Session]:
+    """A session with the target, launched with ``settings`` if it is to be launched.
+
+    Args:
+        target: which server.
+        settings: values for the launch command.
+        stem: where the launched server's log and pid file go, without a suffix.
+        seed: of the prompts.
+        launch_timeout_s: a further limit on ``target.launch_timeout_s``.
+        report: told what is being waited for.
+
+    Raises:
+        ServefitError: see `discover`, `probe` and `fill`.
+        LaunchFailedError: the launched server does not start.
+    """
+    if target.launch is not None:
+        timeout_s = min(target.launch_timeout_s, launch_timeout_s)
+        return _launched(target, target.launch, settings, stem, seed, timeout_s, report)
+    if target.url is None:
+        raise ServefitError("no server: give its URL, or a command with --launch")
+    return _connected(target, target.url, settings, seed)
+
+
+@asynccontextmanager
+async def _connected(
+    target: Target, url: str, settings: Settings, seed: int
+) -> AsyncIterator[Session]:
+    async with target.client(url) as client:
+        given = target.row_settings(settings)
+        server = await discover(
+            client, model=target.model, given=given, metrics_url=target.metrics_url
+        )
+        server = await probe(client, server, chat=target.chat)
+        prompts = await make_prompts(client, server, random.Random(seed))
+        yield Session(client, server, prompts)
+
+
+@asynccontextmanager
+async def _launched(
+    target: Target,
+    template: str,
+    settings: Settings,
+    stem: Path,
+    seed: int,
+    timeout_s: float,
+    report: Callable[[str], None],
+) -> AsyncIterator[Session]:
+    url = base_url(target.url) if target.url else None
+    port = urlsplit(url).port if url else None
+    if url is None:
+        if "port" not in placeholders(template):
+            raise ServefitError("--launch has no {port}: add it, or give the server's URL")
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+    pid_file = Path(f"{stem}.server.pid")
+    clean_up(pid_file)
+    label = "".join(f".{name}-{value}" for name, value in settings)
+    log = Path(f"{stem}{label.replace('/', '_')}.server.log")
+    launched = LaunchedServer(fill(template, {**dict(settings), "port": str(port)}), log, pid_file)
+    _refuse_busy(url)
+    report(f"starting the server, its log is {log}")
+    launched.start()
+    try:
+        async with target.client(url) as client:
+            await launched.until_healthy(client, timeout_s)
+        async with _connected(target, url, settings, seed) as session:
+            session.alive = lambda: launched.alive
+            yield session
+    finally:
+        launched.stop()
+
+
+def _refuse_busy(url: str) -> None:
+    """Raise `LaunchFailedError` where somebody else answers already: we would measure that."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=2.0).close()
+    except OSError:
+        return
+    raise LaunchFailedError(f"the port is in use: another server answers at {url}")
