@@ -1,0 +1,216 @@
+"""One request against the stub server: exact times, and every misbehaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.profiling.client import Client, Endpoint, base_url
+from servefit.profiling.record import Ask, Record
+from servefit.profiling.server import EXTRAS, Server
+from stub_process import Stub, run
+
+SERVER = Server("stub-model", token_ids=True, extras=tuple(name for name, _ in EXTRAS))
+
+
+def send(
+    stub: Stub,
+    output_tokens: int = 20,
+    *,
+    endpoint: Endpoint = "completions",
+    key: str | None = None,
+    count: int = 1,
+) -> list[Record]:
+    """Send requests one after the other over one connection."""
+    ask = Ask(8, output_tokens)
+    server = Server("stub-model", endpoint=endpoint, extras=SERVER.extras)
+    prompt = '"one two three four five six seven"' if endpoint == "chat" else "[5,6,7,8,9,10,11,12]"
+
+    async def work() -> list[Record]:
+        records = [Record(ask, 0.0) for _ in range(count)]
+        async with Client(stub.url, api_key=key) as client:
+            for record in records:
+                await client.generate(endpoint, server.body(prompt, ask), record)
+        return records
+
+    return run(work())
+
+
+def test_times_agree_with_the_servers_log_within_a_millisecond(stub: Stub) -> None:
+    stub.script(step_s=0.005, prefill_token_s=0.002)
+    records = send(stub, 30, count=5)
+    differences: dict[str, list[float]] = {"ttft": [], "itl": [], "e2e": []}
+    for record, logged in zip(records, stub.log(), strict=True):
+        sent = [at_s for at_s, _ in logged["chunks"]]
+        assert record.outcome == "completed"
+        assert record.chunk_tokens == [1] * 30
+        assert record.ttft_s is not None
+        assert record.e2e_s is not None
+        differences["ttft"].append(record.ttft_s - (sent[0] - logged["received"]))
+        differences["e2e"].append(record.e2e_s - (sent[-1] - logged["received"]))
+        ours = (record.chunk_s[-1] - record.chunk_s[0]) / 29
+        differences["itl"].append(ours - (sent[-1] - sent[0]) / 29)
+    for name, values in differences.items():
+        typical = sorted(abs(v) for v in values)[2]
+        assert typical < 1e-3, f"{name} is off by {typical * 1e3:.2f} ms"
+
+
+def test_tpot_is_e2e_less_ttft_over_the_other_tokens() -> None:
+    record = Record(Ask(1, 11), 0.0, sent_s=1.0, first_token_s=1.5, last_token_s=3.5)
+    record.output_tokens = 11
+    assert record.tpot_s == pytest.approx(0.2)
+    record.output_tokens = 1
+    assert record.tpot_s is None
+
+
+@pytest.mark.parametrize(
+    ("script", "tokens", "empty", "reasoning"),
+    [
+        ({"tokens_per_chunk": 7}, [7, 7, 6], 0, 0),
+        ({"first_chunk": "empty"}, [1] * 20, 1, 0),
+        ({"newline": "\r\n", "split_data": True, "comments": True}, [1] * 20, 0, 0),
+        ({"usage": "final"}, [None] * 20, 0, 0),
+    ],
+    ids=["several tokens a chunk", "empty first chunk", "CRLF and comments", "usage at the end"],
+)
+def test_odd_streams_are_counted_right(
+    stub: Stub, script: dict[str, Any], tokens: list[int | None], empty: int, reasoning: int
+) -> None:
+    stub.script(**script)
+    (record,) = send(stub)
+    assert record.outcome == "completed", record.detail
+    assert (record.input_tokens, record.output_tokens) == (8, 20)
+    assert record.chunk_tokens == tokens
+    assert (record.empty_chunks, record.reasoning_chunks) == (empty, reasoning)
+    assert record.finish_reason == "length"
+
+
+def test_reasoning_counts_as_output_from_its_first_token(stub: Stub) -> None:
+    stub.script(first_chunk="reasoning")
+    (record,) = send(stub, 10, endpoint="chat")
+    assert record.outcome == "completed"
+    assert record.reasoning_chunks == 3
+    assert record.chunk_tokens == [1] * 10
+    assert record.first_token_s == record.chunk_s[0]
+
+
+def test_missing_usage_leaves_counts_unknown(stub: Stub) -> None:
+    stub.script(usage="none")
+    (record,) = send(stub)
+    assert record.outcome == "completed"
+    assert (record.input_tokens, record.output_tokens) == (None, None)
+    assert record.chunk_tokens == [None] * 20
+
+
+def test_output_shorter_than_asked_is_seen(stub: Stub) -> None:
+    stub.script(faults=[{"kind": "short", "at": [0]}])
+    (record,) = send(stub)
+    assert (record.outcome, record.output_tokens) == ("completed", 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("error_event", "error_event", "engine died"),
+        ("cut", "cut", "payload|reset|disconnected"),
+        ("truncated_json", "bad_json", "choi"),
+        ("wrong_content_type", "content_type", "text/html"),
+        ("429", "http_429", "try later"),
+        ("503", "http_503", "try later"),
+        ("500", "http_500", "try later"),
+    ],
+)
+def test_failures_are_recorded_by_kind_and_the_next_request_works(
+    stub: Stub, kind: str, error: str, words: str
+) -> None:
+    stub.script(faults=[{"kind": kind, "at": [0]}])
+    failed, completed = send(stub, count=2)
+    assert (failed.outcome, failed.error) == ("failed", error)
+    assert re.search(words, failed.detail or "", re.IGNORECASE), failed.detail
+    assert failed.finished_s is not None
+    assert completed.outcome == "completed"
+    assert failed.retry_after_s == (0.1 if kind == "429" else None)
+
+
+def test_a_server_that_is_not_there_is_a_connect_failure(stub: Stub) -> None:
+    gone = Stub("http://127.0.0.1:9", stub.process)
+    (record,) = send(gone)
+    assert (record.outcome, record.error) == ("failed", "connect")
+
+
+@pytest.mark.parametrize("kind", ["hang", "mute", "slow_loris"])
+def test_a_request_that_never_ends_can_be_cancelled_and_the_server_sees_it(
+    stub: Stub, kind: str
+) -> None:
+    stub.script(faults=[{"kind": kind, "at": [0]}])
+
+    async def work() -> Record:
+        record = Record(Ask(8, 20), 0.0)
+        async with Client(stub.url) as client:
+            body = SERVER.body("[5,6,7,8,9,10,11,12]", record.ask)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.generate("completions", body, record), 0.2)
+            await asyncio.sleep(0.2)
+        return record
+
+    assert run(work()).outcome == "cancelled"
+    assert stub.log()[0]["outcome"] == "aborted"
+
+
+def test_the_api_key_is_sent_and_never_shown(stub: Stub) -> None:
+    stub.script(api_key="right-key")
+    (record,) = send(stub, key="right-key")
+    assert record.outcome == "completed"
+    stub.script(api_key="another")  # the stub's refusal repeats the key that it was given
+    (record,) = send(stub, key="wrong-key")
+    assert record.error == "http_401"
+    assert record.detail is not None
+    assert "wrong-key" not in record.detail
+    assert "***" in record.detail
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "http://", "http://user:secret@host", "http://host/v1?key=secret"]
+)
+def test_addresses_that_are_none_or_hold_a_secret_are_refused(url: str) -> None:
+    with pytest.raises(ServefitError) as error:
+        base_url(url)
+    assert "secret" not in str(error.value).removeprefix(url) or "leak a secret" in str(error.value)
+    assert "user:secret" not in str(error.value)
+    assert "key=secret" not in str(error.value)
+
+
+def test_addresses_are_taken_with_and_without_v1() -> None:
+    assert base_url("http://host:8000/v1/") == "http://host:8000"
+    assert base_url("host:8000") == "http://host:8000"
+    assert base_url("https://gateway/llm/v1") == "https://gateway/llm"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "2.5"}, 2.5),
+        ({"Retry-After": "1e9"}, 60.0),
+        ({"Retry-After": "-1"}, 0.0),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({}, None),
+        (
+            {
+                "Retry-After": "Wed, 21 Oct 2015 07:28:05 GMT",
+                "Date": "Wed, 21 Oct 2015 07:28:00 GMT",
+            },
+            5.0,
+        ),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_by_the_servers_clock(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    from servefit.profiling.client import _retry_after
+
+    assert _retry_after(headers) == seconds
