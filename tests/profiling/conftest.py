@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stub_process import Stub, start_stub, stop_stub
+from tests.stub_process import Stub, start_stub, stop_stub
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from servefit.errors import ServefitError
 from servefit.profiling.client import Client, Endpoint, base_url
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import EXTRAS, Server
-from stub_process import Stub, run
+from tests.stub_process import Stub, run
 
 SERVER = Server("stub-model", token_ids=True, extras=tuple(name for name, _ in EXTRAS))
 
