@@ -63,6 +63,11 @@ def test_a_contradiction_refuses_the_row_and_names_the_column(changes, column):
     ("changes", "column"),
     [
         ({"mean_batch": 9.2}, "mean_batch"),
+        (
+            {"duration_s": 21.2, "total_tokens_per_s": 1460.0, "output_tokens_per_s": None},
+            "requests_per_s",
+        ),
+        ({"output_tokens_per_s": 540.0}, "output_tokens_per_s"),
         ({"completed": 99}, "completed"),
         ({"peak_batch": 9, "max_num_seqs": None}, "mean_batch"),
         ({"tpot_mean_s": 0.03, "ttft_mean_s": None}, "tpot_mean_s"),

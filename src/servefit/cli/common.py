@@ -87,7 +87,9 @@ def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
         rows = len({(p.file, p.row) for p in refused})
         first = refused[0]
         reason = f"{first.column} = {first.value}: {first.reason}" if first.column else first.reason
-        line = f"{rows} rows refused, the first is row {first.row} of {first.file}: {reason}"
+        line = (
+            f"{rows} row{'s' * (rows > 1)} refused, first row {first.row} of {first.file}: {reason}"
+        )
         if table.frame.is_empty():
             raise ServefitError(f"every row is refused: {line}")
         click.echo(f"servefit: {line} (all: `servefit check`)", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import math
@@ -98,7 +99,7 @@ def read_table(path: str | Path) -> RunTable:
     )
     kind: Kind = "steps" if is_steps else "runs"
     names = _column_names(list(records.columns), kind)
-    _require(names, kind, name)
+    _require(names, list(records.columns), kind, name)
     return _parse(records, names, kind, name)
 
 
@@ -146,7 +147,7 @@ def table_from_rows(
     headers = dict.fromkeys(header for row in rows for header in row)
     columns = {header: [row.get(header) for row in rows] for header in headers}
     names = _column_names(list(headers), kind)
-    _require(names, kind, source)
+    _require(names, list(headers), kind, source)
     return _parse(Records(columns, list(range(len(rows))), []), names, kind, source)
 
 
@@ -218,7 +219,7 @@ def _column_names(headers: Sequence[str], kind: Kind) -> dict[str, Alias]:
     return {h: a for h, a in resolved.items() if a is not None and taken[a.column] == h}
 
 
-def _require(names: dict[str, Alias], kind: Kind, name: str) -> None:
+def _require(names: dict[str, Alias], headers: Sequence[str], kind: Kind, name: str) -> None:
     present = {alias.column for alias in names.values()}
     missing = [" or ".join(any_of) for any_of in REQUIRED[kind] if present.isdisjoint(any_of)]
     if not present:
@@ -226,8 +227,13 @@ def _require(names: dict[str, Alias], kind: Kind, name: str) -> None:
             f"{name}: has no known column: a table of runs needs {', '.join(missing)}"
         )
     if missing:
+        wanted = [column for any_of in REQUIRED[kind] for column in any_of]
+        extras = [header for header in headers if header not in names]
+        near = [h for h in extras if difflib.get_close_matches(h.lower(), wanted, 1, cutoff=0.8)]
+        hint = f" (is it {near[0]!r}?)" if near else ""
         raise ServefitError(
-            f"{name}: lacks the column {', '.join(missing)}: `servefit check --columns` lists names"
+            f"{name}: lacks the column {', '.join(missing)}{hint}: `servefit check --columns` "
+            "lists names"
         )
 
 
