@@ -23,8 +23,8 @@ from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
 from servefit.profiling.window import Window, relative_errors, steady_window
 
-#: A point without so many completions is not ended by its precision.
-MIN_COMPLETIONS = 8
+#: A point is not ended by its precision before so many completions and seconds.
+MIN_COMPLETIONS, MIN_WINDOW_S = 8, 2.0
 #: A point ends as failed after so many failures, if they are more than this share of all.
 MIN_FAILURES, MAX_FAILED = 3, 0.05
 #: The open loop's warm-up lasts this many times the mean E2E, and until so many are answered.
@@ -231,7 +231,7 @@ class _Watch:
         self._judged = count
         window = steady_window(self.load.records, self.start_s, now_s, closed=self._closed)
         needed = max(MIN_COMPLETIONS, self.point.concurrency or 2 * MIN_COMPLETIONS)
-        if window is None or len(window.completed) < needed:
+        if window is None or len(window.completed) < needed or window.duration_s < MIN_WINDOW_S:
             return False
         self._errors = relative_errors(window, closed=self._closed)
         return max(self._errors) <= self.limits.rel_err

@@ -17,6 +17,8 @@ from servefit.profiling.record import Record
 GROUPS = 20
 MIN_GROUPS = 4
 CONFIDENCE = 0.95
+#: Ends of a window whose `mismatch` differs by no more than this are equally good.
+NEARLY = 0.001
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ def steady_window(
     if closed:
         in_flight = in_flight_mean(records, start_s, _end_s(completed))
         gaps = np.abs(mismatch(completed, start_s, in_flight))
-        last = len(gaps) - max(1, min(round(in_flight), len(gaps) // 2))
-        completed = completed[: last + int(np.argmin(gaps[last:])) + 1]
+        last = len(gaps) - max(1, min(round(in_flight), 3 * len(gaps) // 4))
+        best = np.flatnonzero(gaps[last:] <= gaps[last:].min() + NEARLY)[-1]
+        completed = completed[: last + int(best) + 1]
     end_s = _end_s(completed)
     half_s = (start_s + end_s) / 2
     failed = [

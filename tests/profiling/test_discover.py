@@ -1,0 +1,207 @@
+"""What is found out about a server, and how prompts are written for it."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.profiling.client import Client
+from servefit.profiling.discover import discover
+from servefit.profiling.engines import read_metrics, recognise
+from servefit.profiling.metrics import Metrics
+from servefit.profiling.probe import make_prompts, probe
+from servefit.profiling.prometheus import parse_metrics
+from servefit.profiling.record import Ask, Record
+from servefit.profiling.server import Server
+from tests.stub_process import Stub, run
+
+
+def look(stub: Stub, given: dict[str, Any] | None = None, **options: Any) -> Server:
+    async def work() -> Server:
+        async with Client(stub.url) as client:
+            server = await discover(client, given=given)
+            return await probe(client, server, **options)
+
+    return run(work())
+
+
+@pytest.mark.parametrize(
+    ("metrics", "seats", "engine", "known"),
+    [
+        ("vllm_v0", 8, "vllm", {"engine_version": "0.99.1", "kv_capacity_tokens": 16000}),
+        (
+            "vllm_v1",
+            8,
+            "vllm",
+            {
+                "num_gpu_blocks": 1000,
+                "block_size": 16,
+                "gpu_memory_utilization": 0.9,
+                "prefix_caching": False,
+            },
+        ),
+        ("sglang", 8, "sglang", {"max_num_seqs": 8, "kv_capacity_tokens": 16000}),
+        ("llamacpp", 8, "llama.cpp", {"max_num_seqs": 8, "engine_version": "b5163-08d0baac"}),
+        ("tgi", None, "tgi", {"engine_version": "2.0.1"}),
+        ("trtllm", 8, "tensorrt-llm", {"max_num_seqs": 8, "kv_capacity_tokens": 16000}),
+    ],
+)
+def test_each_engine_is_recognised_and_tells_its_settings(
+    stub: Stub, metrics: str, seats: int | None, engine: str, known: dict[str, Any]
+) -> None:
+    stub.script(metrics=metrics, seats=seats)
+    server = look(stub)
+    assert (server.model, server.engine, server.max_model_len) == ("stub-model", engine, 4096)
+    assert {name: server.settings.get(name) for name in known} == known
+    assert "gpu" in server.unknown
+    assert server.unknown["gpu"] == "--gpu"
+
+
+def test_a_server_without_metrics_is_unknown_and_nothing_is_invented(stub: Stub) -> None:
+    stub.script(metrics=None)
+    server = look(stub, {"max_num_seqs": 4})
+    assert server.engine is None
+    assert server.metrics_url is None
+    assert server.settings == {"max_num_seqs": 4}
+
+
+def test_what_is_told_must_not_contradict_the_server(stub: Stub) -> None:
+    stub.script(metrics="sglang", seats=8)
+    with pytest.raises(ServefitError, match="--max-num-seqs 16: the server says 8"):
+        look(stub, {"max_num_seqs": 16})
+
+
+@pytest.mark.parametrize(
+    ("script", "token_ids", "missing", "note"),
+    [
+        ({}, True, [], None),
+        ({"token_ids": False}, False, [], None),
+        ({"unknown_fields": ["ignore_eos"]}, True, ["ignore_eos"], "ignore_eos is refused"),
+        (
+            {"unknown_fields": ["stream_options"]},
+            True,
+            ["ignore_eos", "stream_options"],
+            "no usage",
+        ),
+        ({"usage": "final"}, True, [], "ITL is per chunk"),
+    ],
+    ids=["all", "text only", "strict fields", "no stream options", "usage at the end"],
+)
+def test_the_probe_finds_what_the_server_accepts(
+    stub: Stub, script: dict[str, Any], token_ids: bool, missing: list[str], note: str | None
+) -> None:
+    stub.script(**script)
+    server = look(stub)
+    assert server.endpoint == "completions"
+    assert server.token_ids is token_ids
+    assert not set(missing) & set(server.extras)
+    assert (note is None) == (not server.notes)
+    assert note is None or note in " ".join(server.notes)
+
+
+def test_a_server_that_refuses_everything_is_named_with_its_reason(stub: Stub) -> None:
+    stub.script(faults=[{"kind": "500", "every": 1}])
+    with pytest.raises(ServefitError, match="HTTP 500: try later"):
+        look(stub)
+
+
+@pytest.mark.parametrize("tokenizer", ["vllm", "llamacpp", "tgi", None])
+@pytest.mark.parametrize("chat", [None, True])
+def test_text_prompts_have_exactly_the_tokens_asked_for(
+    stub: Stub, tokenizer: str | None, chat: bool | None
+) -> None:
+    stub.script(token_ids=False, tokenize=tokenizer, step_s=0.0002, metrics=None)
+    wanted = [5, 17, 64, 300]
+
+    async def work() -> list[Record]:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client), chat=chat)
+            prompts = await make_prompts(client, server, random.Random(3))
+            records = [Record(Ask(n, 1), 0.0) for n in wanted]
+            for record in records:
+                body = server.body(prompts.make(record.ask.input_tokens), record.ask)
+                await client.generate(server.endpoint, body, record)
+            return records
+
+    assert [record.input_tokens for record in run(work())] == wanted
+
+
+def test_prompts_differ_so_that_no_prefix_is_cached(stub: Stub) -> None:
+    async def work() -> list[str]:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client))
+            prompts = await make_prompts(client, server, random.Random(3))
+            return [prompts.make(32) for _ in range(50)]
+
+    made = run(work())
+    assert all(len(json.loads(prompt)) == 32 for prompt in made)
+    assert len({json.dumps(json.loads(prompt)[:8]) for prompt in made}) == 50
+
+
+def test_a_wrong_key_is_named_without_the_key(stub: Stub) -> None:
+    stub.script(api_key="right")
+
+    async def work() -> None:
+        async with Client(stub.url, api_key="wrong-secret") as client:
+            await discover(client)
+
+    with pytest.raises(ServefitError, match=r"401.*SERVEFIT_API_KEY") as error:
+        run(work())
+    assert "wrong-secret" not in str(error.value)
+
+
+def test_exposition_text_is_read_with_labels_exponents_and_timestamps() -> None:
+    text = (
+        '# HELP x help\nx{a="1",b="say \\"hi\\""} 1.5e+06\nx_total 3 1700000000\n'
+        'nonsense\ny{} NaN\nz{le="+Inf"} 4\n'
+    )
+    samples = parse_metrics(text)
+    assert [(s.name, dict(s.labels)) for s in samples] == [
+        ("x", {"a": "1", "b": 'say "hi"'}),
+        ("x_total", {}),
+        ("y", {}),
+        ("z", {"le": "+Inf"}),
+    ]
+    assert samples[0].value == 1.5e6
+    assert [s.name for s in parse_metrics(text, {"z"})] == ["z"]
+
+
+def test_engines_behind_one_address_are_summed_and_other_models_left_out() -> None:
+    text = (
+        'vllm:num_requests_running{engine="0",model_name="a"} 3\n'
+        'vllm:num_requests_running{engine="1",model_name="a"} 4\n'
+        'vllm:num_requests_running{engine="0",model_name="b"} 50\n'
+        'vllm:kv_cache_usage_perc{engine="0",model_name="a"} 0.2\n'
+        'vllm:kv_cache_usage_perc{engine="1",model_name="a"} 0.4\n'
+    )
+    assert recognise(text) == "vllm"
+    values = read_metrics(text, "vllm", "a")
+    assert values["running"] == 7
+    assert values["kv_usage"] == pytest.approx(0.3)
+
+
+def test_triton_s_queue_time_is_not_taken_for_the_engine_s() -> None:
+    text = (
+        'nv_inference_queue_duration_us{model="m"} 5\n'
+        'nv_trt_llm_request_metrics{request_type="scheduled"} 3\n'
+        'nv_trt_llm_request_metrics{request_type="waiting"} 2\n'
+    )
+    assert read_metrics(text, "tensorrt-llm") == {"running": 3, "waiting": 2}
+
+
+def test_counters_give_deltas_and_a_reset_is_unknown() -> None:
+    snapshots: list[tuple[float, Any]] = [
+        (0.0, {"queue_time_s": 1.0, "queue_count": 10, "running": 4, "preemptions": 5}),
+        (1.0, {"queue_time_s": 2.0, "queue_count": 12, "running": 6, "preemptions": 7}),
+        (2.0, {"queue_time_s": 4.0, "queue_count": 15, "running": 8, "preemptions": 0}),
+    ]
+    metrics = Metrics.of(snapshots, 0.1, 1.9)
+    assert metrics.queue_time_mean_s == pytest.approx(3.0 / 5)
+    assert metrics.mean["running"] == 6
+    assert metrics.peak["running"] == 8
+    assert "preemptions" not in metrics.delta
+    assert Metrics.of(snapshots[:1], 0.0, 1.0).queue_time_mean_s is None
