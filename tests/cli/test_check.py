@@ -128,3 +128,9 @@ def test_nothing_is_written_when_every_row_is_refused(run: Run, tmp_path: Path) 
     outcome = run("check", file, "-o", clean)
     assert outcome.status == 2
     assert not clean.exists()
+
+
+def test_other_commands_say_how_many_rows_were_refused_and_flagged(run: Run, mixed: Path) -> None:
+    outcome = run("evaluate", mixed, "--train", "row=0", "--test", "row!=0", "--json")
+    assert "3 rows refused, first row 1" in outcome.err
+    assert "1 row flagged and kept" in outcome.err

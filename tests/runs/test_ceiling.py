@@ -8,7 +8,7 @@ import pytest
 from servefit.hardware import Hardware, catalogue, get_hardware
 from servefit.models import get_model
 from servefit.runs import ceiling
-from tests.runs.rows import SERVED, STATIC, STEP, checked, found
+from tests.runs.rows import SERVED, STATIC, STEP, checked, checked_all, found
 
 
 def test_the_ceiling_is_the_largest_peak_and_names_its_owner():
@@ -124,6 +124,11 @@ def test_unknown_models_and_gpus_cost_one_note_a_file_and_no_row():
         ("flagged", None, "model"),
     ]
     assert table.frame.height == 1
+
+
+def test_two_unknown_models_of_one_file_are_both_named():
+    table = checked_all([{**SERVED, "model": model} for model in ("acme/a", "acme/b", "acme/a")])
+    assert [p.value for p in table.problems if p.row is None] == ["acme/a", "acme/b"]
 
 
 def test_speculative_decoding_is_flagged_and_may_take_less_than_a_step_a_token():

@@ -136,6 +136,12 @@ def test_a_tpot_of_zero_is_odd_at_one_output_token_and_wrong_elsewhere():
     assert ("refused", "tpot_mean_s") in found(checked(SERVED, tpot_mean_s=0.0))
 
 
+def test_checking_twice_says_everything_once():
+    table = checked_all([SERVED, {**SERVED, "mean_batch": 9.3}, {**SERVED, "mean_batch": -1}])
+    assert check(table).problems == table.problems
+    assert len(table.problems) == 2
+
+
 def test_a_row_without_any_measurement_is_refused():
     names = ("total_tokens_per_s", "requests_per_s", "output_tokens_per_s", "e2e_mean_s")
     table = checked(SERVED, **dict.fromkeys(names))

@@ -82,14 +82,12 @@ def command(
 
 def _counts(table: RunTable) -> dict[str, int]:
     """Rows read, good, refused and flagged; a refused row is not counted as flagged too."""
-    refused = {(p.file, p.row) for p in table.refused}
-    flagged = {(p.file, p.row) for p in table.problems if p.row is not None} - refused
     good = table.frame.height
     return {
-        "rows": good + len(refused),
+        "rows": good + len(table.refused_rows),
         "good": good,
-        "refused": len(refused),
-        "flagged": len(flagged),
+        "refused": len(table.refused_rows),
+        "flagged": len(table.flagged_rows),
     }
 
 

@@ -71,7 +71,7 @@ def observation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
-    """Read, select and check tables of runs; refused rows are counted on stderr.
+    """Read, select and check tables of runs; refused and flagged rows are counted on stderr.
 
     Raises:
         ServefitError: as `read_tables`; nothing is selected; every row is refused.
@@ -84,7 +84,7 @@ def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
     table = check(selection.apply(read_tables(files)))
     refused = table.refused
     if refused:
-        rows = len({(p.file, p.row) for p in refused})
+        rows = len(table.refused_rows)
         first = refused[0]
         reason = f"{first.column} = {first.value}: {first.reason}" if first.column else first.reason
         line = (
@@ -93,6 +93,10 @@ def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
         if table.frame.is_empty():
             raise ServefitError(f"every row is refused: {line}")
         click.echo(f"servefit: {line} (all: `servefit check`)", err=True)
+    flagged = len(table.flagged_rows)
+    if flagged:
+        rows_flagged = f"{flagged} row{'s' * (flagged > 1)} flagged and kept"
+        click.echo(f"servefit: {rows_flagged} (why: `servefit check`)", err=True)
     return table
 
 

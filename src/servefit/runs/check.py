@@ -63,12 +63,13 @@ def check(table: RunTable) -> RunTable:
 
 def _apply(table: RunTable, findings: Iterable[Finding | Problem]) -> RunTable:
     """Turn findings into problems, one a row and column, and leave refused rows out."""
-    problems: dict[tuple[str, int | None, str], Problem] = {}
+    problems: dict[tuple[str, int, str], Problem] = {}
+    notes: list[Problem] = []
     refused = np.zeros(table.frame.height, dtype=bool)
     files, positions = table.frame[FILE].to_list(), table.frame[ROW].to_list()
     for finding in findings:
         if isinstance(finding, Problem):
-            problems[finding.file, finding.row, finding.column] = finding
+            notes.append(finding)
             continue
         for i in map(int, np.flatnonzero(finding.mask)):
             problems.setdefault(
@@ -86,7 +87,7 @@ def _apply(table: RunTable, findings: Iterable[Finding | Problem]) -> RunTable:
             refused |= finding.mask
     order = {path: i for i, path in enumerate(table.paths)}
     merged = sorted(
-        (*table.problems, *problems.values()),
+        dict.fromkeys((*table.problems, *notes, *problems.values())),  # checked twice, said once
         key=lambda p: (order.get(p.file, 0), -1 if p.row is None else p.row),
     )
     return replace(table.filter(~refused), problems=tuple(merged))

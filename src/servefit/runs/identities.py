@@ -252,7 +252,14 @@ BOUNDS: tuple[Bound, ...] = (
         "total counts input and output tokens",
     ),
     Bound("mean_batch", "max_num_seqs", lambda n: n("max_num_seqs"), 0.02, "refused", _ONE_REPLICA),
-    Bound("batch", "max_num_seqs", lambda n: n("max_num_seqs"), 0.0, "refused", _ONE_REPLICA),
+    Bound(
+        "batch",
+        "max_num_seqs",
+        lambda n: n("max_num_seqs"),
+        0.0,
+        "refused",
+        "a batch beyond the cap does not run at once",
+    ),
     Bound("peak_batch", "max_num_seqs", lambda n: n("max_num_seqs"), 0.02, "flagged", _ONE_REPLICA),
     Bound(
         "mean_batch",

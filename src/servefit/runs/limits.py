@@ -43,7 +43,7 @@ def limits(table: RunTable) -> Iterator[Finding | Problem]:
             yield from _run_limits(table, group)
         else:
             yield from _step_limits(table, group)
-    yield from notes
+    yield from dict.fromkeys(notes)
 
 
 def _run_limits(table: RunTable, group: _Group) -> Iterator[Finding]:
@@ -74,10 +74,12 @@ def _run_limits(table: RunTable, group: _Group) -> Iterator[Finding]:
     one_a_step = (output > 1) & (n("speculative_decoding") != 1)
     decode_steps = np.where(one_a_step, output - 1, np.nan)
     alone = np.where(np.isnan(batch), 1.0, batch)
+    implied_s = np.where(np.isnan(e2e_s), service_time_s(n), np.nan)
+    tpot_s = np.where(one_a_step, n("tpot_mean_s"), np.nan)
     for name, values, together in (
         ("e2e_mean_s", e2e_s / decode_steps, alone),
-        ("total_tokens_per_s", service_time_s(n) / decode_steps, alone),
-        ("tpot_mean_s", np.where(one_a_step, n("tpot_mean_s"), np.nan), np.ones_like(alone)),
+        ("total_tokens_per_s", implied_s / decode_steps, alone),
+        ("tpot_mean_s", tpot_s, np.ones_like(alone)),
     ):
         read = ceiling.step_bytes(group.model, together, n("input_tokens"))
         least_s = ceiling.least_memory_s(read, parallel, group.top)
@@ -140,12 +142,6 @@ def _groups(table: RunTable, notes: list[Problem]) -> Iterator[_Group]:
         rows = np.zeros(table.frame.height, dtype=bool)
         rows[part["_index"].to_numpy()] = True
 
-        def note(column: str, error: ServefitError, key: dict[str, Any] = key) -> None:
-            reason = f"{error}; until then rows are not held against the hardware's own limits"
-            problem = Problem(key[FILE], None, column, str(key[column]), reason, "flagged")
-            if problem not in notes:
-                notes.append(problem)
-
         devices: tuple[Hardware, ...] = catalogue()
         severity: Severity = "refused"
         own = _measured(key)
@@ -156,13 +152,19 @@ def _groups(table: RunTable, notes: list[Problem]) -> Iterator[_Group]:
                 named = get_hardware(key["gpu"])
                 devices = (named,) if named.has_known_peaks else devices
         except ServefitError as error:
-            note("gpu", error)
+            instead = "its rows are held against the fastest device of the catalogue instead"
+            notes.append(_note(key, "gpu", f"{error}; {instead}"))
         try:
             model = _model(key)
         except ServefitError as error:
-            note("model", error)
+            instead = "its rows are not held against the hardware's limits"
+            notes.append(_note(key, "model", f"{error}; {instead}"))
             continue
         yield _Group(rows, model, ceiling.ceiling(devices, model.weight_dtype), severity)
+
+
+def _note(key: Mapping[str, Any], column: str, reason: str) -> Problem:
+    return Problem(key[FILE], None, column, str(key[column]), reason, "flagged")
 
 
 def _measured(key: Mapping[str, Any]) -> Hardware | None:

@@ -64,6 +64,18 @@ class RunTable:
         """Problems whose rows were left out."""
         return tuple(p for p in self.problems if p.severity == "refused")
 
+    @property
+    def refused_rows(self) -> frozenset[tuple[str, int | None]]:
+        """File and position of each refused row."""
+        return frozenset((p.file, p.row) for p in self.refused)
+
+    @property
+    def flagged_rows(self) -> frozenset[tuple[str, int | None]]:
+        """File and position of each row that is flagged, and kept."""
+        return frozenset((p.file, p.row) for p in self.problems if p.row is not None) - (
+            self.refused_rows
+        )
+
     def numbers(self, column: str) -> npt.NDArray[np.float64]:
         """A column as floats, NaN where unknown; all NaN if the table lacks it."""
         if column not in self.frame.columns:
