@@ -32,6 +32,21 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Discrepancy:
+    """How far a law may be off where a point leaves what the fit has seen, in one respect.
+
+    Attributes:
+        log_sd: standard deviation of log(measured / predicted) beyond noise and parameters.
+        levels: values seen, of a factor that has kinds (model, GPU).
+        span: range seen, of a factor that has a size (length, batch).
+    """
+
+    log_sd: float
+    levels: tuple[str, ...] = ()
+    span: Range | None = None
+
+
+@dataclass(frozen=True)
 class Residual:
     """One training row: which it was and (measured - predicted) / measured throughput."""
 
@@ -56,6 +71,7 @@ class Calibration:
         models: the models seen.
         hardware: the accelerators seen.
         ranges: smallest and largest value seen of each of `ranged_values`.
+        discrepancies: what a prediction is off by outside, by factor; empty where not estimated.
         runs_fingerprint: SHA-256 of the training observations.
         versions: of servefit and of what it computed with.
         notes: what a reader must know, one sentence each.
@@ -72,6 +88,7 @@ class Calibration:
     models: tuple[ModelShape, ...] = ()
     hardware: tuple[Hardware, ...] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    discrepancies: Mapping[str, Discrepancy] = field(default_factory=dict)
     runs_fingerprint: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -167,8 +184,14 @@ def _parse(data: dict[str, Any]) -> dict[str, Any]:
         "models": tuple(_parse_model(m) for m in data["models"]),
         "hardware": tuple(Hardware(**h) for h in data["hardware"]),
         "ranges": {k: Range(**v) for k, v in data["ranges"].items()},
+        "discrepancies": {k: _parse_discrepancy(v) for k, v in data["discrepancies"].items()},
         "notes": tuple(data["notes"]),
     }
+
+
+def _parse_discrepancy(data: dict[str, Any]) -> Discrepancy:
+    span = data["span"] and Range(**data["span"])
+    return Discrepancy(data["log_sd"], tuple(data["levels"]), span)
 
 
 def _parse_model(data: dict[str, Any]) -> ModelShape:

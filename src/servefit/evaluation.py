@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,13 @@ from servefit.errors import ServefitError
 from servefit.hardware import Hardware
 from servefit.laws import Law, predict
 from servefit.laws.support import mape_pct
-from servefit.observations import BatchFrom, ContextFrom, Observed, observe
+from servefit.observations import (
+    BatchFrom,
+    ContextFrom,
+    Observed,
+    observe,
+    observe_steps,
+)
 from servefit.runs.table import RunTable
 
 Mask = npt.NDArray[np.bool_]
@@ -95,9 +101,7 @@ def evaluate(
             "no row is left to test: --test selects nothing that was not trained on"
         )
     if table.kind == "steps":
-        n_train = 0 if train is None else int(train.sum())
-        reason = f"{law.name}: predicts whole requests, not the time of one engine step"
-        return Score(law.name, None, None, n_train, int(test.sum()), reason=reason)
+        return _evaluate_steps(table, law, train, test, gpu)
     tested = observe(
         table.frame.filter(pl.Series(test)),
         batch_from=batch_from,
@@ -131,6 +135,31 @@ def evaluate(
         rows=_row_scores(tested, predicted.total_tokens_per_s, predicted.e2e_s),
         unusable=unusable,
     )
+
+
+def _evaluate_steps(
+    table: RunTable, law: Law, train: Mask | None, test: Mask, gpu: Hardware | None
+) -> Score:
+    """Score single engine steps: MAPE of the step time."""
+    tested = observe_steps(table.frame.filter(pl.Series(test)), gpu=gpu)
+    trained = None
+    if train is not None:
+        trained = observe_steps(table.frame.filter(pl.Series(train)), gpu=gpu)
+    score = Score(
+        law=law.name,
+        throughput_mape_pct=None,
+        e2e_mape_pct=None,
+        n_train=len(trained.rows) if trained else 0,
+        n_test=len(tested.rows),
+        unusable=tested.unusable + (trained.unusable if trained else ()),
+    )
+    try:
+        calibration = law.fit(trained) if trained else law.prior()
+        predicted_s = law.predict_steps(calibration, tested.steps)
+    except ServefitError as error:
+        return replace(score, reason=str(error))
+    error_pct = mape_pct(predicted_s, tested.step_time_s)
+    return replace(score, step_time_mape_pct=error_pct, calibration=calibration)
 
 
 def _row_scores(

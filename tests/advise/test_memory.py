@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servefit.advise.memory import (
+from servefit.advise.settings import ENGINES
+from servefit.errors import ServefitError
+from servefit.hardware import UNKNOWN
+from servefit.memory import (
     ASSUMED_OTHER_BYTES,
     Reservation,
     gpus_needed,
@@ -14,9 +17,6 @@ from servefit.advise.memory import (
     request_kv_bytes,
     round_up,
 )
-from servefit.advise.settings import ENGINES
-from servefit.errors import ServefitError
-from servefit.hardware import UNKNOWN
 
 from .conftest import GIB, GPU, MODEL, make_model
 

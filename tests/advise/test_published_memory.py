@@ -3,7 +3,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from servefit.advise.memory import ASSUMED_OTHER_BYTES, GIB, request_kv_bytes
+from servefit.memory import ASSUMED_OTHER_BYTES, GIB, request_kv_bytes
 from servefit.models import get_model
 
 #: `nvidia-smi` of the campaign's H100 64 GB.

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from servefit.advise import ENGINES, get_engine
-from servefit.advise.memory import KvMemory
 from servefit.advise.settings import Ask
 from servefit.errors import ServefitError
+from servefit.memory import KvMemory
 
 from .conftest import GIB, GPU, MODEL, make_model
 

@@ -18,10 +18,10 @@ from servefit.advise.decision import (
     candidate_at,
     decide,
 )
-from servefit.advise.memory import PARALLEL_SIZES, KvMemory, gpus_needed
 from servefit.advise.settings import Ask, Engine, Settings
 from servefit.advise.slo import Slo
 from servefit.errors import ServefitError
+from servefit.memory import PARALLEL_SIZES, KvMemory, gpus_needed
 from servefit.models import ModelShape
 from servefit.units import format_bytes
 

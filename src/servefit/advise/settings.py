@@ -27,16 +27,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from servefit.advise.memory import (
+from servefit.dtypes import canonical_dtype
+from servefit.errors import ServefitError
+from servefit.hardware import Hardware
+from servefit.memory import (
     ASSUMED_OTHER_BYTES,
     KvMemory,
     Reservation,
     kv_memory,
     round_up,
 )
-from servefit.dtypes import canonical_dtype
-from servefit.errors import ServefitError
-from servefit.hardware import Hardware
 from servefit.models import ModelShape
 
 
@@ -84,7 +84,7 @@ class Engine:
         name: as on the command line.
         block_tokens: tokens of one KV block.
         write: the settings for what is asked.
-        share_of_free, by_default: see `servefit.advise.memory.Reservation`.
+        share_of_free, by_default: see `servefit.memory.Reservation`.
         other_in_share: whether activations and graphs come out of the engine's share of the
             memory (vLLM), or out of the rest (SGLang).
         max_batch: hard limit on the batch cap.

@@ -6,6 +6,7 @@ from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.laws.base import Law, Observations, Prediction, StepObservations
 from servefit.laws.slim import Slim
+from servefit.laws.step import StepLaw
 from servefit.points import FloatArray, Points
 
 __all__ = [
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 #: Every law by its name on the command line.
-LAWS: dict[str, Law] = {"slim": Slim()}
+LAWS: dict[str, Law] = {law.name: law for law in (Slim(), StepLaw())}
 
 
 def get_law(name: str) -> Law:

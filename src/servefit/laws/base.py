@@ -55,6 +55,8 @@ class Prediction:
     """A law's answer for some points; arrays have the points' shape.
 
     Attributes:
+        batch: requests that run at once; below the points' own where that is a cap that something
+            else undercuts.
         terms_s: seconds of E2E by cause; they sum to ``e2e_s``.
         prefill_s, decode_s: time of the two phases.
         ttft_s: time to first token, without queueing.
@@ -63,6 +65,7 @@ class Prediction:
         total_tokens_per_s: batch x (input + output) / E2E (Eq. 6).
     """
 
+    batch: FloatArray
     terms_s: Mapping[str, FloatArray]
     prefill_s: FloatArray
     decode_s: FloatArray
@@ -79,14 +82,21 @@ class Law(Protocol):
     def name(self) -> str:
         """As on the command line."""
 
-    def fit(self, observations: Observations) -> Calibration:
-        """Calibrate on measured points; raises `ServefitError` where they do not suffice."""
+    def fit(self, observations: Observations | StepObservations) -> Calibration:
+        """Calibrate on measurements.
+
+        Raises:
+            ServefitError: they do not suffice, or are of a kind that the law does not predict.
+        """
 
     def prior(self) -> Calibration:
         """A calibration without any data; raises `ServefitError` with the reason if none exists."""
 
     def predict(self, calibration: Calibration, points: Points) -> Prediction:
         """Predict points."""
+
+    def predict_steps(self, calibration: Calibration, steps: EngineSteps) -> FloatArray:
+        """Seconds of single engine steps; raises `ServefitError` if the law has none."""
 
     def log_sd(self, calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
         """Standard deviation of the logarithm of ``e2e_s``, ``ttft_s`` and ``tpot_s``.

@@ -28,11 +28,17 @@ import numpy as np
 
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
-from servefit.fitting import fit_relative
-from servefit.laws.base import Observations, Prediction
-from servefit.laws.support import calibration_of, prediction, propagate, require_distinct_points
+from servefit.fitting import Solution, fit_relative
+from servefit.laws.base import Observations, Prediction, StepObservations
+from servefit.laws.support import (
+    prediction,
+    propagate,
+    require_distinct_points,
+    run_mape_pct,
+    with_account,
+)
 from servefit.parameters import Parameter
-from servefit.points import FloatArray, Points
+from servefit.points import EngineSteps, FloatArray, Points
 
 DecodeForm = Literal["product", "sum"]
 
@@ -44,6 +50,7 @@ PARAMETERS = (
     Parameter("B0", "requests", 1e-2, 1e4, 32.0, "batch offset (Eq. 9)"),
     Parameter("t_fixed", "s", 1e-6, 1e3, 1e-2, "batch-level overhead (Eq. 5)"),
 )
+NO_STEPS = "slim: predicts whole requests, not the time of one engine step"
 #: With unknown peaks an efficiency is a rate, in units of this many FLOP/s or bytes/s.
 UNKNOWN_PEAK_PER_S = 1e12
 
@@ -179,7 +186,7 @@ class Slim:
     decode_form: DecodeForm = "product"
     name: str = "slim"
 
-    def fit(self, observations: Observations) -> Calibration:
+    def fit(self, observations: Observations | StepObservations) -> Calibration:
         """Minimise sum(((T - T_pred) / T)^2) over the six parameters (Section VI).
 
         The throughput alone is fitted, as in the paper. Six deterministic starts; ties between
@@ -189,6 +196,8 @@ class Slim:
         Raises:
             ServefitError: fewer than two distinct points, or known and unknown peaks mixed.
         """
+        if not isinstance(observations, Observations):
+            raise ServefitError(NO_STEPS)
         require_distinct_points(observations, minimum=2)
         known = {h.has_known_peaks for h in observations.points.hardware}
         if len(known) > 1:
@@ -218,9 +227,19 @@ class Slim:
             ratio,
             log_gradient,
         )
-        return calibration_of(
-            self, observations, solution, settings={"decode_form": self.decode_form}
+        covariance = solution.log_covariance
+        calibration = Calibration(
+            law=self.name,
+            parameters=solution.parameters,
+            settings={"decode_form": self.decode_form},
+            log_covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
+            residual_sd=solution.residual_sd,
+            degrees_of_freedom=solution.degrees_of_freedom,
+            notes=_notes(solution),
         )
+        answer = self.predict(calibration, observations.points)
+        errors = run_mape_pct(answer, observations)
+        return with_account(calibration, observations, solution.residuals, errors)
 
     def prior(self) -> Calibration:
         """SLIM has no prior: raises `ServefitError` with the reason."""
@@ -248,6 +267,10 @@ class Slim:
             ttft_s=fixed + prefill,
         )
 
+    def predict_steps(self, calibration: Calibration, steps: EngineSteps) -> FloatArray:
+        """SLIM has no step times: raises `ServefitError`."""
+        raise ServefitError(NO_STEPS)
+
     def log_sd(self, calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
         """Parameter covariance and residual spread, carried to E2E, TTFT and TPOT."""
         form: DecodeForm = calibration.settings.get("decode_form", "product")
@@ -261,6 +284,25 @@ class Slim:
                 "tpot_s": decode / answer.decode_s[..., None],
             },
         )
+
+
+def _notes(solution: Solution) -> tuple[str, ...]:
+    notes = []
+    if solution.residual_sd is None:
+        notes.append(
+            f"{len(solution.residuals)} rows leave no residual degrees of freedom: standard "
+            "errors and intervals are unknown"
+        )
+    free = [p.name for p in solution.parameters if not p.identified]
+    if free:
+        notes.append(
+            f"not identified by these runs: {', '.join(free)}; their values are a tie-break "
+            "(minimum norm), only their joint effect on these runs is known"
+        )
+    notes.extend(
+        f"{p.name} is at its {p.at_bound} bound" for p in solution.parameters if p.at_bound
+    )
+    return tuple(notes)
 
 
 def _with_free_rates(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
 import servefit
 from servefit.calibration import Calibration, Range, Residual, ranged_values
 from servefit.errors import ServefitError
-from servefit.fitting import Solution
-from servefit.laws.base import Law, Observations, Prediction
-from servefit.points import FloatArray, Points
+from servefit.laws.base import Observations, Prediction, StepObservations
+from servefit.points import EngineSteps, FloatArray, Points
 
 
 def prediction(
     points: Points,
     *,
+    batch: FloatArray | None = None,
     terms_s: Mapping[str, FloatArray],
     prefill_s: FloatArray,
     decode_s: FloatArray,
@@ -28,14 +28,17 @@ def prediction(
 ) -> Prediction:
     """Complete a prediction: E2E is the sum of the terms, the rest follows.
 
-    TPOT = T_dec / (OL - 1), NaN at one output token; T = B (IL + OL) / E2E (Eq. 6).
+    TPOT = T_dec / (OL - 1), NaN at one output token; T = B (IL + OL) / E2E (Eq. 6), with the batch
+    that runs where it is not the points' own.
     """
+    running = points.batch if batch is None else batch
     e2e_s = sum(terms_s.values(), start=np.zeros(()))
     gaps = points.output_tokens - 1
     with np.errstate(divide="ignore"):
         tpot_s = np.where(gaps > 0, decode_s / np.where(gaps > 0, gaps, 1), np.nan)
-    tokens = points.batch * (points.input_tokens + points.output_tokens)
+    tokens = running * (points.input_tokens + points.output_tokens)
     return Prediction(
+        batch=running,
         terms_s=terms_s,
         prefill_s=prefill_s,
         decode_s=decode_s,
@@ -58,36 +61,38 @@ def require_distinct_points(observations: Observations, *, minimum: int) -> None
         )
 
 
-def calibration_of(
-    law: Law, observations: Observations, solution: Solution, settings: Mapping[str, Any]
+def with_account(
+    calibration: Calibration,
+    observations: Observations | StepObservations,
+    relative_residuals: FloatArray,
+    train_mape_pct: Mapping[str, float | None],
 ) -> Calibration:
-    """A calibration with the account of its fit and of the runs it saw."""
-    points = observations.points
-    bare = Calibration(law=law.name, parameters=solution.parameters, settings=settings)
-    predicted = law.predict(bare, points)
-    covariance = solution.log_covariance
-    return Calibration(
-        law=law.name,
-        parameters=solution.parameters,
-        settings=settings,
-        log_covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
-        residual_sd=solution.residual_sd,
-        degrees_of_freedom=solution.degrees_of_freedom,
+    """A calibration with the account of what it was fitted on.
+
+    Args:
+        calibration: the bare fit.
+        observations: the rows behind it.
+        relative_residuals: (measured - predicted) / measured, one a row.
+        train_mape_pct: errors on these rows, by quantity.
+    """
+    if isinstance(observations, Observations):
+        seen: Points | EngineSteps = observations.points
+        ranged = ranged_values(observations.points)
+    else:
+        seen = observations.steps
+        ranged = {"tensor_parallel_size": seen.tensor_parallel_size}
+    return replace(
+        calibration,
         residuals=tuple(
             Residual(int(row), float(relative))
-            for row, relative in zip(observations.rows, solution.residuals, strict=True)
+            for row, relative in zip(observations.rows, relative_residuals, strict=True)
         ),
-        train_mape_pct={
-            "total_tokens_per_s": mape_pct(
-                predicted.total_tokens_per_s, observations.total_tokens_per_s
-            ),
-            "e2e_s": mape_pct(predicted.e2e_s, observations.e2e_s),
-        },
-        models=points.models,
-        hardware=points.hardware,
+        train_mape_pct=train_mape_pct,
+        models=seen.models,
+        hardware=seen.hardware,
         ranges={
             name: Range(float(np.min(value)), float(np.max(value)))
-            for name, value in ranged_values(points).items()
+            for name, value in ranged.items()
         },
         runs_fingerprint=fingerprint(observations),
         versions={
@@ -96,27 +101,17 @@ def calibration_of(
             "numpy": np.__version__,
             "scipy": version("scipy"),
         },
-        notes=_notes(solution),
     )
 
 
-def _notes(solution: Solution) -> tuple[str, ...]:
-    notes = []
-    if solution.residual_sd is None:
-        notes.append(
-            f"{len(solution.residuals)} rows leave no residual degrees of freedom: standard "
-            "errors and intervals are unknown"
-        )
-    free = [p.name for p in solution.parameters if not p.identified]
-    if free:
-        notes.append(
-            f"not identified by these runs: {', '.join(free)}; their values are a tie-break "
-            "(minimum norm), only their joint effect on these runs is known"
-        )
-    notes.extend(
-        f"{p.name} is at its {p.at_bound} bound" for p in solution.parameters if p.at_bound
-    )
-    return tuple(notes)
+def run_mape_pct(predicted: Prediction, observations: Observations) -> dict[str, float | None]:
+    """MAPE on throughput and on E2E."""
+    return {
+        "total_tokens_per_s": mape_pct(
+            predicted.total_tokens_per_s, observations.total_tokens_per_s
+        ),
+        "e2e_s": mape_pct(predicted.e2e_s, observations.e2e_s),
+    }
 
 
 def mape_pct(predicted: FloatArray, measured: FloatArray) -> float | None:
@@ -145,22 +140,22 @@ def propagate(
     }
 
 
-def fingerprint(observations: Observations) -> str:
+def fingerprint(observations: Observations | StepObservations) -> str:
     """SHA-256 of the observations, independent of their order."""
-    points = observations.points
-    models = [points.models[i].name for i in np.broadcast_to(points.model_index, points.shape)]
-    numbers = np.stack(
-        np.broadcast_arrays(
-            points.input_tokens,
-            points.output_tokens,
-            points.batch,
-            points.tensor_parallel_size,
-            observations.total_tokens_per_s,
-        ),
-        axis=-1,
-    )
+    if isinstance(observations, Observations):
+        points = observations.points
+        seen: Points | EngineSteps = points
+        numbers = [points.input_tokens, points.output_tokens, points.batch]
+        numbers += [observations.total_tokens_per_s]
+    else:
+        steps = observations.steps
+        seen = steps
+        numbers = [steps.prefill_tokens, steps.prefill_requests, steps.prefill_kv_tokens]
+        numbers += [steps.decode_requests, steps.decode_context_tokens, observations.step_time_s]
+    numbers += [seen.tensor_parallel_size]
+    models = [seen.models[i].name for i in seen.model_index]
+    table = np.stack(np.broadcast_arrays(*numbers), axis=-1).tolist()
     lines = sorted(
-        f"{model},{','.join(map(repr, row))}"
-        for model, row in zip(models, numbers.tolist(), strict=True)
+        f"{model},{','.join(map(repr, row))}" for model, row in zip(models, table, strict=True)
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -24,6 +24,11 @@ from servefit.models import ModelShape
 GIB = 2**30
 #: Taken for activations, CUDA graphs and runtime where nothing better is known; see above.
 ASSUMED_OTHER_BYTES = 2.0 * GIB
+#: What vLLM of 2024 was seen to take for small models (0.2 to 1 GB on A100 40 GB): what really
+#: fitted, where the other is what to leave room for.
+MEASURED_OTHER_BYTES = 1e9
+#: vLLM's ``gpu_memory_utilization`` before 0.21.
+DEFAULT_UTILIZATION = 0.9
 #: Degrees of tensor parallelism that `gpus_needed` tries.
 PARALLEL_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -181,3 +186,21 @@ def gpus_needed(model: ModelShape, context_tokens: float, reservation: Reservati
         if shared.kv_bytes >= one:
             return size
     return None
+
+
+def kv_capacity_tokens(
+    model: ModelShape, gpu_memory_bytes: float, *, tensor_parallel_size: int = 1
+) -> float:
+    """Tokens that an engine's KV cache holds by default: reservation / bytes a token and rank.
+
+    With `DEFAULT_UTILIZATION` and `MEASURED_OTHER_BYTES`; at least one token. Where the weights
+    take nearly all of the memory this is little more than a guess: give the engine's own number.
+    """
+    reservation = Reservation(
+        gpu_memory_bytes,
+        DEFAULT_UTILIZATION,
+        model.weight_bytes / tensor_parallel_size,
+        MEASURED_OTHER_BYTES,
+    )
+    each = model.kv_bytes_per_token_on_rank(tensor_parallel_size)
+    return max(reservation.kv_bytes / each, 1.0) if each > 0 else math.inf

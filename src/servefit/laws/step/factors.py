@@ -1,0 +1,91 @@
+"""In which respects a prediction leaves what the fit has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from servefit.calibration import Discrepancy, Range
+from servefit.points import BoolArray, EngineSteps, FloatArray, Points, Serving
+
+#: Value of each factor, one entry a measurement: names as text, sizes as logarithms.
+Factors = Mapping[str, npt.NDArray[Any]]
+
+#: What a law may be off by where a prediction leaves what the fit has seen, as a standard deviation
+#: of the logarithm, before any group of rows was left out: another model, another degree of tensor
+#: parallelism, other lengths, another GPU, other batches, another way to batch.
+PRIOR_LOG_SD: Mapping[str, float] = {
+    "model": 0.05,
+    "tensor_parallel_size": 0.05,
+    "length": 0.02,
+    "gpu": 0.07,
+    "batch": 0.04,
+    "mode": 0.08,
+}
+#: Factors that have a size, not kinds.
+SIZES = ("length", "batch")
+#: A size this many times beyond the seen range is outside it.
+OUTSIDE_RATIO = 1.25
+
+
+def factors_of_points(points: Points, serving: Serving) -> Factors:
+    """Factors of points of one dimension."""
+    chunked = np.where(serving.chunked_prefill == 0, "whole prompts", "chunked prefill")
+    return {
+        **_what_ran(points),
+        "length": np.log(points.input_tokens + points.output_tokens),
+        "batch": np.log(points.batch),
+        "mode": np.where(serving.static, "static batch", chunked),
+    }
+
+
+def factors_of_steps(steps: EngineSteps) -> Factors:
+    """Factors of single steps."""
+    decoding = steps.decode_requests > 0
+    each = np.divide(
+        steps.decode_context_tokens,
+        steps.decode_requests,
+        out=np.zeros_like(steps.decode_requests),
+        where=decoding,
+    )
+    with_decodes = np.where(decoding, "mixed step", "prefill step")
+    return {
+        **_what_ran(steps),
+        "length": np.log(1 + each + steps.prefill_tokens),
+        "batch": np.log(np.maximum(steps.decode_requests + steps.prefill_tokens, 1)),
+        "mode": np.where(steps.prefill_tokens > 0, with_decodes, "decode step"),
+    }
+
+
+def _what_ran(seen: Points | EngineSteps) -> dict[str, npt.NDArray[Any]]:
+    return {
+        "model": np.array([m.name for m in seen.models])[seen.model_index],
+        "gpu": np.array([h.name for h in seen.hardware])[seen.hardware_index],
+        "tensor_parallel_size": seen.tensor_parallel_size.astype(np.int64).astype(str),
+    }
+
+
+def discrepancy(name: str, values: npt.NDArray[Any], log_sd: float) -> Discrepancy:
+    """What was seen of a factor, with what lies beyond."""
+    if name in SIZES:
+        return Discrepancy(log_sd, span=Range(float(np.min(values)), float(np.max(values))))
+    return Discrepancy(log_sd, levels=tuple(np.unique(values).tolist()))
+
+
+def outside(discrepancies: Mapping[str, Discrepancy], factors: Factors) -> FloatArray:
+    """Variance to add for every factor that leaves what was seen."""
+    variance = np.zeros(len(next(iter(factors.values()))))
+    for name, known in discrepancies.items():
+        if name in factors:
+            variance += known.log_sd**2 * _left(known, factors[name])
+    return variance
+
+
+def _left(known: Discrepancy, values: npt.NDArray[Any]) -> BoolArray:
+    if known.span is None:
+        return np.asarray(~np.isin(values, known.levels))
+    margin = np.log(OUTSIDE_RATIO)
+    return np.asarray((values > known.span.high + margin) | (values < known.span.low - margin))

@@ -1,0 +1,333 @@
+"""Which steps an engine runs to serve a batch: the schedule, free of calibrated parameters.
+
+A request's time in service is the sum over its steps, count x S(step). Three ways to batch:
+
+Continuous, chunked prefill. B requests decode; in OL steps each of them is replaced once, so that
+    x = B / OL prompts arrive a step. A step has room for (token budget - B) prompt tokens, a
+    prompt takes max(1, IL / room) chunks, and arrivals are Poisson, so that a share
+    f = 1 - exp(-x chunks) of the steps carries prompt tokens, x IL / f of them, never more than
+    fit. The request sees OL f mixed and OL (1 - f) pure decode steps.
+Continuous, whole prompts. Each of the B prompts that arrive during a request's life costs a step of
+    its own, in which all decodes wait: E2E = B S(prompt) + OL S(decode).
+Static. All B prompts are prefilled, as many a step as fit the token budget, then OL - 1 steps
+    decode with the context growing by one a step; the first token comes from prefill.
+
+Prefix caching with hit rate h leaves (1 - h) IL tokens of a prompt to compute after h IL cached
+ones. Speculative decoding with g drafts accepted at rate a yields
+tau = (1 - a^(g+1)) / (1 - a) tokens a step (Leviathan et al. 2023, Eq. 1), so OL / tau steps.
+Pipeline parallelism over s stages splits the batch into s micro-batches that fill the stages: each
+step is that of B / s requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from servefit.laws.step.waves import waves
+from servefit.laws.step.work import Steps, concatenate
+from servefit.memory import kv_capacity_tokens
+from servefit.points import EngineSteps, FloatArray, IntArray, Points, Serving
+
+#: Token budget of a step where it is unknown: between vLLM's defaults of 2,048 and 8,192.
+ASSUMED_TOKEN_BUDGET = 4096.0
+
+
+def effective_batch(
+    cap: FloatArray,
+    input_tokens: FloatArray,
+    output_tokens: FloatArray,
+    mean_context_tokens: FloatArray,
+    serving: Serving,
+) -> FloatArray:
+    """Requests that run at once under a cap: whichever of three limits binds first.
+
+        B = min(max_num_seqs, KV capacity / mean context, token budget / (1 + IL / OL))
+
+    The last, for chunked prefill, says that a step must hold one token of each decode and its
+    share B IL / OL of prompt tokens. Unknown limits do not bind.
+    """
+    by_memory = serving.kv_capacity_tokens / mean_context_tokens
+    budget = np.where(serving.chunked_prefill == 0, np.nan, serving.max_num_batched_tokens)
+    by_budget = budget / (1 + input_tokens / output_tokens)
+    return np.fmax(np.fmin(np.fmin(cap, by_memory), by_budget), np.fmin(cap, 1.0))
+
+
+def flatten(points: Points) -> tuple[Points, Serving]:
+    """The points as arrays of one dimension, with everything that is known of their serving.
+
+    Where it was not given, the KV capacity is what the accelerator's memory leaves by default.
+    """
+    shape = points.shape
+
+    def flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.broadcast_to(values, shape).ravel()
+
+    given = points.serving or Serving(
+        static=np.zeros((), dtype=bool),
+        chunked_prefill=np.full((), np.nan),
+        max_num_batched_tokens=np.full((), np.nan),
+        kv_capacity_tokens=np.full((), np.nan),
+    )
+    context = points.mean_context_tokens
+    flat_points = replace(
+        points,
+        model_index=flat(points.model_index),
+        hardware_index=flat(points.hardware_index),
+        input_tokens=flat(points.input_tokens),
+        output_tokens=flat(points.output_tokens),
+        batch=flat(points.batch),
+        tensor_parallel_size=flat(points.tensor_parallel_size),
+        mean_context_tokens=None if context is None else flat(context),
+        serving=None,
+    )
+    capacity = flat(given.kv_capacity_tokens)
+    return flat_points, replace(
+        given,
+        static=flat(given.static),
+        chunked_prefill=flat(given.chunked_prefill),
+        max_num_batched_tokens=flat(given.max_num_batched_tokens),
+        kv_capacity_tokens=np.where(
+            np.isnan(capacity), _default_capacity_tokens(flat_points), capacity
+        ),
+    )
+
+
+def _default_capacity_tokens(points: Points) -> FloatArray:
+    """Tokens that the KV cache holds by default; NaN where the memory is unknown."""
+    keys = np.stack(
+        [points.model_index, points.hardware_index, points.tensor_parallel_size.astype(np.int64)]
+    )
+    groups, of_point = np.unique(keys, axis=1, return_inverse=True)
+    capacity = [
+        np.nan
+        if (memory := points.hardware[h].memory_bytes) is None
+        else kv_capacity_tokens(points.models[m], memory, tensor_parallel_size=t)
+        for m, h, t in groups.T.tolist()
+    ]
+    return np.array(capacity, dtype=np.float64)[of_point.reshape(-1)]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps behind some points.
+
+    Attributes:
+        batch: requests that run at once, one entry a point.
+        first: steps up to a request's first token.
+        rest: steps from there to its last.
+    """
+
+    batch: FloatArray
+    first: Steps
+    rest: Steps
+
+
+def mean_context(points: Points) -> FloatArray:
+    """Mean active context of a running request: as measured, or IL + (OL + 1) / 2 (Eq. 12)."""
+    if points.mean_context_tokens is not None:
+        return points.mean_context_tokens
+    return points.input_tokens + (points.output_tokens + 1) / 2
+
+
+def run_schedule(points: Points, serving: Serving) -> Schedule:
+    """The steps that serve each of some points of one dimension."""
+    context = mean_context(points)
+    batch = points.batch
+    if serving.batch_is_cap:
+        lengths = (points.input_tokens, points.output_tokens)
+        running = effective_batch(batch, *lengths, context, serving)
+        batch = np.where(serving.static, batch, running)
+    chunked = ~serving.static & (serving.chunked_prefill != 0)
+    whole = ~serving.static & (serving.chunked_prefill == 0)
+    parts = []
+    for build, rows in ((_chunked, chunked), (_whole, whole), (_static, serving.static)):
+        if rows.any():
+            parts.append(build(np.flatnonzero(rows), points, serving, batch, context))
+    first, rest = zip(*parts, strict=True)
+    return Schedule(batch, concatenate(list(first)), concatenate(list(rest)))
+
+
+def _chunked(
+    row: IntArray, points: Points, serving: Serving, batch: FloatArray, context: FloatArray
+) -> tuple[Steps, Steps]:
+    load = _Load.of(row, points, serving, batch, context)
+    room = np.maximum(load.budget - load.batch * (1 + load.drafts), 1.0)
+    chunks = np.maximum(1.0, load.new_tokens / room)
+    life = load.decode_steps - 1 + chunks
+    arrivals = load.batch / life
+    mixed = np.maximum(1 - np.exp(-arrivals * chunks), arrivals * load.new_tokens / room)
+    mixed = np.minimum(mixed, 1.0)
+    prompts = arrivals / mixed
+    others = np.clip(life * mixed - chunks, 0.0, load.decode_steps - 1)
+    return (
+        load.steps(chunks, prompts=prompts, decoding=load.batch),
+        concatenate(
+            [
+                load.steps(others, prompts=prompts, decoding=load.batch),
+                load.steps(load.decode_steps - 1 - others, decoding=load.batch),
+            ]
+        ),
+    )
+
+
+def _whole(
+    row: IntArray, points: Points, serving: Serving, batch: FloatArray, context: FloatArray
+) -> tuple[Steps, Steps]:
+    load = _Load.of(row, points, serving, batch, context)
+    one = np.ones_like(load.batch)
+    others = np.maximum(load.batch - 1, 0.0)
+    return (
+        load.steps(np.minimum(load.batch, one), prompts=one),
+        concatenate(
+            [
+                load.steps(others, prompts=one),
+                load.steps(load.decode_steps - 1, decoding=load.batch),
+            ]
+        ),
+    )
+
+
+def _static(
+    row: IntArray, points: Points, serving: Serving, batch: FloatArray, context: FloatArray
+) -> tuple[Steps, Steps]:
+    load = _Load.of(row, points, serving, batch, context)
+    peak = load.batch * (points.input_tokens + points.output_tokens)[row]
+    overflows = peak > load.capacity
+    fits = np.flatnonzero(~overflows)
+    parts = [_static_at_once(load.take(fits))]
+    parts += [_static_in_waves(load.take(np.array([i]))) for i in np.flatnonzero(overflows)]
+    first, rest = zip(*parts, strict=True)
+    return concatenate(list(first)), concatenate(list(rest))
+
+
+def _static_at_once(load: _Load) -> tuple[Steps, Steps]:
+    prompts_a_step = np.maximum(np.floor(load.budget / load.new_tokens), 1.0)
+    whole = np.ceil(load.batch / prompts_a_step)
+    count = np.maximum(whole, load.batch * load.new_tokens / load.budget)
+    decode_context = load.input_tokens + load.output_tokens / 2
+    return (
+        load.steps(count, prompts=load.batch / count),
+        load.steps(load.decode_steps - 1, decoding=load.batch, context=decode_context),
+    )
+
+
+def _static_in_waves(load: _Load) -> tuple[Steps, Steps]:
+    """One point whose KV cache overflows; all but the first admission counts as the rest."""
+    simulated = waves(
+        round(float(load.batch[0])),
+        float(load.input_tokens[0]),
+        float(load.output_tokens[0]),
+        float(load.capacity[0]),
+        float(load.budget[0]),
+    )
+    admitted = next(i for i, wave in enumerate(simulated) if wave.decoding) if simulated else 0
+    steps = [
+        load.steps(
+            np.array([wave.count]),
+            prompts=np.array([wave.prompts]),
+            prefill_tokens=np.array([wave.prefill_tokens]),
+            decoding=np.array([wave.decoding]),
+            context=np.array([wave.context_tokens / max(wave.decoding, 1.0)]),
+        )
+        for wave in simulated
+    ]
+    return concatenate(steps[:admitted]), concatenate(steps[admitted:])
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Points of one way to batch, with what all of the formulas need; one entry a point."""
+
+    row: IntArray
+    batch: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+    new_tokens: FloatArray
+    cached_tokens: FloatArray
+    mean_context: FloatArray
+    decode_steps: FloatArray
+    drafts: FloatArray
+    budget: FloatArray
+    capacity: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        row: IntArray,
+        points: Points,
+        serving: Serving,
+        batch: FloatArray,
+        context: FloatArray,
+    ) -> _Load:
+        prompt = points.input_tokens[row]
+        output = points.output_tokens[row]
+        hit = serving.prefix_hit_rate
+        budget = serving.max_num_batched_tokens[row]
+        # An engine that does not chunk must be able to take its longest prompt in one step.
+        assumed = np.fmax(ASSUMED_TOKEN_BUDGET, np.where(serving.static[row], prompt, 0.0))
+        return cls(
+            row=row,
+            batch=batch[row] / serving.pipeline_parallel_size,
+            input_tokens=prompt,
+            output_tokens=output,
+            new_tokens=np.maximum((1 - hit) * prompt, 1.0),
+            cached_tokens=hit * prompt,
+            mean_context=context[row],
+            decode_steps=output / tokens_per_step(serving.draft_tokens, serving.acceptance_rate),
+            drafts=np.full(len(row), float(serving.draft_tokens)),
+            budget=np.where(np.isnan(budget), assumed, budget),
+            capacity=serving.kv_capacity_tokens[row],
+        )
+
+    def take(self, index: IntArray) -> _Load:
+        return _Load(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def steps(
+        self,
+        count: FloatArray,
+        *,
+        prompts: FloatArray | None = None,
+        decoding: FloatArray | None = None,
+        prefill_tokens: FloatArray | None = None,
+        context: FloatArray | None = None,
+    ) -> Steps:
+        """``count`` steps a point, each with so many prompts and decoding requests."""
+        nothing = np.zeros(len(self.row))
+        arriving = nothing if prompts is None else prompts
+        requests = nothing if decoding is None else decoding
+        each = self.mean_context if context is None else context
+        return Steps(
+            row=self.row,
+            count=np.maximum(count, 0.0),
+            prefill_tokens=arriving * self.new_tokens if prefill_tokens is None else prefill_tokens,
+            prefill_requests=arriving,
+            prefill_kv_tokens=arriving * self.cached_tokens,
+            decode_requests=requests,
+            decode_context_tokens=requests * each,
+            drafts=self.drafts,
+        )
+
+
+def tokens_per_step(draft_tokens: float, acceptance_rate: float) -> float:
+    """tau = (1 - a^(g+1)) / (1 - a) tokens of one verify step (Leviathan et al. 2023, Eq. 1)."""
+    if acceptance_rate >= 1:
+        return draft_tokens + 1.0
+    return float((1 - acceptance_rate ** (draft_tokens + 1)) / (1 - acceptance_rate))
+
+
+def engine_steps(steps: EngineSteps) -> Steps:
+    """Single measured steps in the law's terms."""
+    return Steps(
+        row=np.arange(len(steps.prefill_tokens)),
+        count=np.ones(len(steps.prefill_tokens)),
+        prefill_tokens=steps.prefill_tokens,
+        prefill_requests=steps.prefill_requests,
+        prefill_kv_tokens=steps.prefill_kv_tokens,
+        decode_requests=steps.decode_requests,
+        decode_context_tokens=steps.decode_context_tokens,
+        drafts=np.zeros(len(steps.prefill_tokens)),
+    )
