@@ -1,17 +1,22 @@
-# Two targets set everything up by themselves: `make demo` and `make test`.
+# Targets set everything up by themselves: `make demo`, `make test`, `make test-vllm`.
 # Each keeps its own virtual environment in the checkout; a second run does not reinstall.
 PYTHON ?= python3
 VENV := .venv-dev
 DEMO := .venv-demo
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 
-.PHONY: demo test lint types layers unit bench clean
+.PHONY: demo test test-vllm lint types layers unit bench clean
 
 demo: $(DEMO)/.installed
 	$(DEMO)/bin/servefit demo $(DEMO_ARGS)
 
 test: lint types layers unit
+
+# vLLM itself on this CPU: profiled over HTTP and in process, beside vLLM's own benchmark.
+test-vllm: $(VLLM)/.installed
+	$(VLLM)/bin/pytest -o filterwarnings=default tests/vllm
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -39,5 +44,9 @@ $(DEMO)/.installed: pyproject.toml
 	$(DEMO)/bin/pip install --quiet --disable-pip-version-check --editable '.[local]'
 	touch $@
 
+$(VLLM)/.installed: pyproject.toml scripts/vllm_env.sh scripts/vllm_requirements.txt
+	PYTHON=$(PYTHON) scripts/vllm_env.sh $(VLLM)
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(DEMO)
+	rm -rf $(VENV) $(DEMO) $(VLLM)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import common
+from servefit.cli.profile_offline import VLLM_OFFLINE, profile_offline
 from servefit.cli.profile_options import options_of, server_and_run_options, target_of
 from servefit.errors import ServefitError
 
@@ -79,11 +80,21 @@ def command(
       servefit profile http://localhost:8000 --rate 2,4 --trace trace.csv --max-point-time 300
       servefit profile --launch 'vllm serve MODEL --max-num-seqs {max_num_seqs} --port {port}' \\
           --set max_num_seqs=16,64 --batch 64 --input-tokens 256 --output-tokens 128 --gpu H100
+
+    Without a server, `--engine vllm-offline --model FOLDER` runs static batches on vLLM's engine in
+    this process, from a config.json alone (dummy weights), and also writes every step's time to
+    runs.steps.jsonl; --set NAME=V then sets vLLM's engine argument NAME:
+
+    \b
+      servefit profile --engine vllm-offline --model ./opt-1.3b --batch 1,8,64 \\
+          --input-tokens 128 --output-tokens 64 --set enforce_eager=true
     """
     from servefit.cli.profile_run import require_extra
 
     require_extra()
-    target, options = target_of(url, shared), options_of(shared)
+    options = options_of(shared)
+    offline = shared["engine"] == VLLM_OFFLINE
+    target = None if offline else target_of(url, shared)
     points = _points(
         plan,
         batch=_items(batch),
@@ -95,7 +106,10 @@ def command(
         settings=_settings(sets),
         repeats=repeats,
     )
-    rows = _run(points, target, options, output, dry_run=dry_run)
+    if target is None:
+        rows = profile_offline(url, points, options, output, shared, dry_run=dry_run)
+    else:
+        rows = _run(points, target, options, output, dry_run=dry_run)
     if as_json:
         common.echo_json(rows)
     elif rows:

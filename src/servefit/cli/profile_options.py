@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 DEFAULT_KEY_VARIABLE = "SERVEFIT_API_KEY"
 
 _TARGET: tuple[Callable[..., Any], ...] = (
-    click.option("--model", help="Which of the server's models to ask."),
+    click.option("--model", help="Which of the server's models to ask; offline its folder."),
     click.option("--gpu", help="What the server runs on, by catalogue name (`servefit hardware`)."),
     click.option("--tensor-parallel-size", type=click.IntRange(1), help="GPUs of one replica."),
-    click.option("--engine", help="Serving engine, if it cannot be told from /metrics."),
+    click.option(
+        "--engine", help="Serving engine, if it cannot be told from /metrics; or vllm-offline."
+    ),
     click.option("--engine-version", help="Its version."),
     click.option("--dtype", help="Number format of the weights."),
     click.option("--kv-cache-dtype", help="Number format of the KV cache."),

@@ -1,0 +1,67 @@
+"""``servefit profile --engine vllm-offline``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.cli import common
+from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.profiling.campaign import Options
+    from servefit.profiling.plan import Point
+
+#: The word for `--engine`.
+VLLM_OFFLINE = "vllm-offline"
+#: Options that set an argument of vLLM's engine -> its name.
+ARGUMENTS: Mapping[str, str] = {
+    "dtype": "dtype",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+}
+#: Options that only a live server has a use for.
+SERVER_ONLY = ("launch", "metrics_url", "engine_version", "ca_file", "requests_dir")
+
+
+def profile_offline(
+    url: str | None,
+    points: Sequence[Point],
+    options: Options,
+    output: str,
+    given: Mapping[str, Any],
+    *,
+    dry_run: bool,
+) -> list[dict[str, Any]]:
+    """Run the points in process; returns the rows added to ``output``.
+
+    Raises:
+        ServefitError: an option that makes no sense here, or as `OfflineCampaign.run`.
+    """
+    from servefit.cli.profile_display import ConsoleDisplay
+    from servefit.offline.campaign import OfflineCampaign, OfflineTarget
+    from servefit.profiling.journal import Journal
+
+    odd = ["URL"] if url else [f"--{n.replace('_', '-')}" for n in SERVER_ONLY if given[n]]
+    if odd:
+        raise ServefitError(f"{odd[0]} and --engine {VLLM_OFFLINE}: that runs without a server")
+    if given["model"] is None:
+        raise ServefitError(f"--engine {VLLM_OFFLINE}: needs --model, the folder of a config.json")
+    target = OfflineTarget(
+        model=given["model"],
+        gpu=given["gpu"],
+        arguments={v: given[k] for k, v in ARGUMENTS.items() if given[k] is not None},
+    )
+    if dry_run:
+        for name, value in target.engine_arguments(points).items():
+            click.echo(f"{name} = {value}", err=True)
+        for point in points:
+            click.echo(point.label, err=True)
+        return []
+    display = ConsoleDisplay(common.console(stderr=True))
+    with Journal(output) as journal, display.live():
+        return OfflineCampaign(target, journal, options, display).run(points)
