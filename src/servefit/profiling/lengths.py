@@ -15,6 +15,8 @@ from servefit.profiling.record import Ask
 
 Arrivals = Literal["constant", "poisson", "trace"]
 TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+#: No server takes longer requests.
+MAX_TOKENS = 10_000_000
 LENGTH_HELP = "N, uniform:LOW:HIGH or lognormal:MEAN:CV"
 
 
@@ -53,18 +55,20 @@ class Length:
 
     def _parse(self) -> tuple[str, float, float]:
         """Kind and its two numbers; raises `ServefitError` for a text that is none."""
-        kind, *values = self.text.split(":") if ":" in self.text else ("fixed", self.text)
+        kind, *values = self.text.split(":")
+        if self.text.isdecimal():
+            kind, values = "fixed", [self.text] * 2
         try:
-            a, b = (float(v) for v in (values * 2 if kind == "fixed" else values))
+            a, b = map(float, values)
         except ValueError:
-            kind, a, b = "", 0.0, 0.0
-        whole = kind == "lognormal" or (a == int(a) and b == int(b))
-        sound = math.isfinite(a) and math.isfinite(b) and a >= 1 and whole
-        if kind in ("fixed", "uniform") and sound and b >= a:
+            a = b = math.nan
+        in_range = 1 <= a <= MAX_TOKENS
+        if kind in ("fixed", "uniform") and in_range and a <= b <= MAX_TOKENS:
+            if a.is_integer() and b.is_integer():
+                return kind, a, b
+        elif kind == "lognormal" and in_range and 0 < b < math.inf:
             return kind, a, b
-        if kind == "lognormal" and sound and b > 0:
-            return kind, a, b
-        raise ServefitError(f"length {self.text!r}: give {LENGTH_HELP}, in tokens, at least 1")
+        raise ServefitError(f"length {self.text!r}: give {LENGTH_HELP}, from 1 to {MAX_TOKENS}")
 
     def check(self) -> Length:
         """Itself; raises `ServefitError` for a text that is no length."""

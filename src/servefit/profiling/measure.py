@@ -23,8 +23,8 @@ from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
 from servefit.profiling.window import Window, relative_errors, steady_window
 
-#: A point is not ended by its precision before so many completions and seconds.
-MIN_COMPLETIONS, MIN_WINDOW_S = 8, 2.0
+#: A point without so many completions is not ended by its precision.
+MIN_COMPLETIONS = 8
 #: A point ends as failed after so many failures, if they are more than this share of all.
 MIN_FAILURES, MAX_FAILED = 3, 0.05
 #: The open loop's warm-up lasts this many times the mean E2E, and until so many are answered.
@@ -41,11 +41,13 @@ class Limits:
         rel_err: wanted half width of the 95 % intervals of throughput and mean E2E.
         max_point_s: its time is up, warm-up included.
         stall_s: no token from any request for so long means that the server hangs.
+        min_window_s: it does not end by its precision before; slower noise would go unseen.
     """
 
     rel_err: float = 0.02
     max_point_s: float = 120.0
     stall_s: float = 30.0
+    min_window_s: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,11 @@ class _Watch:
         self._judged = count
         window = steady_window(self.load.records, self.start_s, now_s, closed=self._closed)
         needed = max(MIN_COMPLETIONS, self.point.concurrency or 2 * MIN_COMPLETIONS)
-        if window is None or len(window.completed) < needed or window.duration_s < MIN_WINDOW_S:
+        if (
+            window is None
+            or len(window.completed) < needed
+            or window.duration_s < self.limits.min_window_s
+        ):
             return False
         self._errors = relative_errors(window, closed=self._closed)
         return max(self._errors) <= self.limits.rel_err

@@ -11,7 +11,7 @@ from servefit.profiling.client import Client
 from servefit.profiling.engines import read_metrics
 from servefit.profiling.server import Server
 
-INTERVAL_S = 0.5
+INTERVAL_S = 0.25
 
 
 @dataclass

@@ -19,6 +19,9 @@ LATE_S = 0.005
 #: mean time between tokens, or so many sends are late.
 MAX_LAG_SHARE, MAX_LATE_SHARE = 0.1, 0.02
 MIN_LAG_S = 0.003
+#: So small a share of the requests in flight may show as waiting without there being a queue, in
+#: at least so many samples.
+MAX_WAITING_SHARE, MIN_GAUGE_SAMPLES = 0.05, 5
 #: Client and server disagree beyond these relative differences.
 MAX_TOKEN_DIFFERENCE, MAX_RUNNING_DIFFERENCE = 0.1, 0.15
 
@@ -138,22 +141,23 @@ def queue_time(point: Point, server: Server, m: Measurement) -> tuple[float | No
     """Mean time in the server's queue, and a flag where it is not simply reported.
 
     Without a report it is 0 where no more requests are in flight than the server has seats and its
-    gauge shows none waiting; where the seats are unknown, the gauge alone must show that, and the
-    row says so. Otherwise it is unknown.
+    gauge of waiting requests is near 0 (every request waits for the running step to end); where
+    the seats are unknown, the gauge alone must show that, and the row says so. Otherwise it is
+    unknown.
     """
     reported = m.metrics.queue_time_mean_s
     if reported is not None:
         return reported, None
-    peak_waiting = m.metrics.peak.get("waiting")
     in_flight = point.concurrency or m.window.in_flight
-    if peak_waiting:
-        return None, f"queue_time_unknown: up to {peak_waiting:g} requests waited"
-    if in_flight <= (server.seats or 1) and point.concurrency is not None:
-        return 0.0, None
+    waiting = m.metrics.mean.get("waiting")
+    if waiting is not None and waiting > MAX_WAITING_SHARE * in_flight:
+        return None, f"queue_time_unknown: {waiting:.3g} requests waited on average"
     if server.seats is not None and in_flight > server.seats:
         return None, f"queue_time_unknown: {in_flight:g} in flight, {server.seats} seats"
-    if peak_waiting == 0 and m.metrics.samples >= 5:
-        return 0.0, f"queue_time_taken_as_0: none waited in {m.metrics.samples} samples"
+    if point.concurrency is not None and in_flight <= (server.seats or 1):
+        return 0.0, None
+    if waiting is not None and m.metrics.samples >= MIN_GAUGE_SAMPLES:
+        return 0.0, f"queue_time_taken_as_0: {waiting:.2g} requests waited on average"
     return None, "queue_time_unknown: give --max-num-seqs"
 
 

@@ -1,0 +1,161 @@
+"""Lengths, arrivals, traces and plans."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.profiling.lengths import Length, arrival_times, draw_asks, read_trace
+from servefit.profiling.plan import Point, cross, in_order, read_plan
+
+TRACE = "arrival_s,input_tokens,output_tokens\n0.0,10,5\n1.5,20,0\n0.5,3000,2000\n2.0,30,7\n"
+
+
+def test_lengths_are_fixed_uniform_or_lognormal_with_the_mean_they_name() -> None:
+    assert Length("128").fixed == 128
+    draws = {
+        text: [Length(text).sampler(random.Random(1))() for _ in range(1)]
+        for text in ("128", "uniform:10:20", "lognormal:100:0.5")
+    }
+    assert draws["128"] == [128]
+    for text, mean in (("uniform:10:20", 15.0), ("lognormal:100:0.5", 100.0)):
+        sampler = Length(text).sampler(random.Random(2))
+        values = [sampler() for _ in range(20_000)]
+        assert Length(text).mean == mean
+        assert statistics.mean(values) == pytest.approx(mean, rel=0.02)
+    spread = statistics.stdev(values) / statistics.mean(values)
+    assert spread == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "-3", "1.5", "many", "uniform:9:3", "uniform:1", "lognormal:100:0", "nan", "1e400"],
+)
+def test_lengths_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ServefitError, match="length"):
+        Length(text).check()
+
+
+def test_draws_are_the_same_for_the_same_seed_and_fit_the_server() -> None:
+    def draw(seed: int) -> list[tuple[int, int]]:
+        asks = draw_asks(
+            Length("uniform:1:100"), Length("uniform:1:100"), None, max_tokens=120, seed=seed
+        )
+        return [(a.input_tokens, a.output_tokens) for a in itertools.islice(asks, 200)]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert all(a + b <= 120 for a, b in draw(1))
+
+
+def test_a_fixed_length_beyond_the_server_s_limit_is_refused() -> None:
+    asks = draw_asks(Length("4000"), Length("200"), None, max_tokens=4096, seed=0)
+    with pytest.raises(ServefitError, match="max_model_len 4096"):
+        next(asks)
+
+
+def test_arrivals_have_the_rate_and_the_spread_of_their_kind() -> None:
+    constant = list(itertools.islice(arrival_times("constant", 4.0, 0), 9))
+    assert constant == [i / 4 for i in range(9)]
+    poisson = list(itertools.islice(arrival_times("poisson", 4.0, 0), 20_001))
+    gaps = [b - a for a, b in itertools.pairwise(poisson)]
+    assert statistics.mean(gaps) == pytest.approx(0.25, rel=0.03)
+    assert statistics.stdev(gaps) == pytest.approx(0.25, rel=0.03)
+
+
+def test_a_trace_is_read_by_arrival_and_says_what_it_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    rows, left_out = read_trace(path, max_tokens=4096)
+    assert [(r.arrival_s, r.ask.input_tokens, r.ask.output_tokens) for r in rows] == [
+        (0.0, 10, 5),
+        (2.0, 30, 7),
+    ]
+    assert left_out == 2
+    assert len(read_trace(path)[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("arrival_s,input_tokens\n0,1\n", "output_tokens"),
+        ("arrival_s,input_tokens,output_tokens\n0,1\n", "line 2"),
+        ("arrival_s,input_tokens,output_tokens\nsoon,1,2\n", "line 2"),
+        ("arrival_s,input_tokens,output_tokens\n0,9,0\n", "no request"),
+        ("", "lacks the column"),
+    ],
+)
+def test_damaged_traces_are_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ServefitError, match=words):
+        read_trace(path)
+
+
+def test_a_plan_crosses_its_lists() -> None:
+    points = read_plan(
+        "points:\n"
+        "  - {batch: [1, 8], input_tokens: 128, output_tokens: [64, 256]}\n"
+        "  - {rate: 2.5, arrivals: [poisson, constant], trace: t.csv}\n"
+        "  - {batch: 4, input_tokens: 'uniform:1:9', output_tokens: 5, repeats: 2,\n"
+        "     settings: [{max_num_seqs: 16}, {max_num_seqs: 64}]}\n",
+        "plan.yaml",
+    )
+    assert len(points) == 4 + 2 + 4
+    assert points[0] == Point(concurrency=1, input_length="128", output_length="64")
+    assert points[4] == Point(rate_per_s=2.5, arrivals="poisson", trace="t.csv")
+    assert {p.settings for p in points[6:]} == {
+        (("max_num_seqs", "16"),),
+        (("max_num_seqs", "64"),),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("points: 3", "no list"),
+        ("- 3", "no mapping"),
+        ("- {batch: 1, color: red}", "unknown key 'color'"),
+        ("- {batch: 0, input_tokens: 1, output_tokens: 1}", "batch = 0"),
+        ("- {batch: 1.5, input_tokens: 1, output_tokens: 1}", "whole number"),
+        ("- {batch: 1}", "no lengths"),
+        ("- {input_tokens: 1, output_tokens: 1}", "no load"),
+        ("- {rate: 1, arrivals: bursty, trace: x}", "arrivals 'bursty'"),
+        ("- {arrivals: trace, input_tokens: 1, output_tokens: 1}", "no trace to replay"),
+        ("- {batch: 1, input_tokens: 1, output_tokens: 1, settings: 5}", "settings"),
+        ("a: [", "is no YAML"),
+    ],
+)
+def test_plans_with_mistakes_name_the_point_and_the_value(text: str, words: str) -> None:
+    with pytest.raises(ServefitError, match=words):
+        read_plan(text, "plan.yaml")
+
+
+def test_points_come_cheapest_first_within_each_server_setting() -> None:
+    points = cross(
+        batch=[64, 1, 8],
+        input_tokens=[128],
+        output_tokens=[512, 32],
+        settings=[{"max_num_seqs": 64}, {"max_num_seqs": 16}],
+    )
+    ordered = in_order(points)
+    settings = [p.settings for p in ordered]
+    assert settings == sorted(settings, key=settings.index)
+    for group in (ordered[:6], ordered[6:]):
+        costs = [p.relative_cost for p in group]
+        assert costs == sorted(costs)
+
+
+def test_a_point_keeps_its_identity_and_different_ones_differ() -> None:
+    points = cross(batch=[1, 2], input_tokens=[8, 9], output_tokens=[4], repeats=2)
+    keys = {p.key("model") for p in points}
+    assert len(keys) == len(points) == 8
+    assert points[0].key("model") == cross(batch=[1], input_tokens=[8], output_tokens=[4])[0].key(
+        "model"
+    )
+    assert points[0].key("another") not in keys

@@ -1,0 +1,324 @@
+"""Whole points against the stub server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servefit.profiling.client import Client
+from servefit.profiling.discover import discover
+from servefit.profiling.measure import Limits, Measurement, PointFailedError, measure
+from servefit.profiling.plan import Point
+from servefit.profiling.probe import make_prompts, probe
+from servefit.profiling.rows import failure_row, measured_row
+from servefit.profiling.server import Server
+from tests.stub_process import Stub, run
+
+QUICK = Limits(rel_err=0.05, max_point_s=3.0, stall_s=0.7, min_window_s=0.3)
+
+
+def point(
+    concurrency: int | None = None, inputs: int = 16, outputs: int = 20, **more: Any
+) -> Point:
+    return Point(concurrency, input_length=str(inputs), output_length=str(outputs), **more)
+
+
+def measured(
+    stub: Stub, what: Point, limits: Limits = QUICK, given: dict[str, Any] | None = None
+) -> tuple[Server, Measurement, dict[str, Any]]:
+    async def work() -> tuple[Server, Measurement, dict[str, Any]]:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client, given=given))
+            prompts = await make_prompts(client, server, random.Random(1))
+            result = await measure(client, server, prompts, what, limits, seed=7)
+            return server, result, measured_row(what, server, result)
+
+    return run(work())
+
+
+@pytest.mark.parametrize("concurrency", [1, 16, 256])
+def test_counts_agree_exactly_with_the_server_at_any_load(stub: Stub, concurrency: int) -> None:
+    stub.script(step_s=0.01)
+    probes = 1
+    _, result, row = measured(stub, point(concurrency, outputs=40), Limits(0.05, 4.0, 2.0, 0.3))
+    log = [r for r in stub.log() if r["wanted"] != 2][-len(result.records) :]
+    assert len(stub.log()) - probes == len(result.records) == row["requests_sent"]
+    outcomes = {
+        "completed": sum(r["outcome"] == "done" for r in log),
+        "cancelled": sum(r["outcome"] != "done" for r in log),
+    }
+    ours = [r.outcome for r in result.records]
+    assert ours.count("failed") == 0
+    # The last answers may be on their way when the client hangs up.
+    late = outcomes["completed"] - ours.count("completed")
+    assert 0 <= late <= concurrency
+    for record in (r for r in result.records if r.outcome == "completed"):
+        assert (
+            record.output_tokens
+            == record.ask.output_tokens
+            == sum(tokens or 0 for tokens in record.chunk_tokens)
+        )
+        assert record.input_tokens == 16
+    assert sum(r["produced"] for r in log if r["outcome"] == "done") >= sum(
+        r.output_tokens or 0 for r in result.records if r.outcome == "completed"
+    )
+
+
+def test_the_load_is_held_at_exactly_the_number_asked_for(stub: Stub) -> None:
+    stub.script(step_s=0.01)
+    _, result, row = measured(stub, point(16))
+    assert row["in_flight_mean"] == pytest.approx(16, rel=0.02)
+    edges = sorted(
+        [(r.sent_s, 1) for r in result.records if r.sent_s is not None]
+        + [(r.finished_s, -1) for r in result.records if r.finished_s is not None]
+    )
+    assert max(itertools.accumulate(step for _, step in edges)) == 16
+
+
+def test_little_s_law_gives_the_mean_batch_behind_a_queue(stub: Stub) -> None:
+    """12 in flight on 4 seats: 4 run, 8 wait, and the row tells both."""
+    stub.script(step_s=0.005, seats=4)
+    _, _, row = measured(stub, point(12, outputs=10))
+    assert row["mean_batch"] == pytest.approx(4.0, rel=0.06)
+    assert row["requests_per_s"] * row["e2e_with_queue_mean_s"] == pytest.approx(12, rel=0.06)
+    assert row["queue_time_mean_s"] / row["e2e_with_queue_mean_s"] == pytest.approx(
+        8 / 12, abs=0.05
+    )
+    assert row["ttft_mean_s"] < 0.02 < row["ttft_with_queue_mean_s"]
+    assert row["peak_batch"] == 4
+
+
+@pytest.mark.parametrize(
+    ("metrics", "seats", "concurrency", "given", "known", "flag"),
+    [
+        ("vllm_v0", 4, 12, None, False, "waited"),
+        ("llamacpp", 4, 4, None, True, None),
+        (None, 4, 4, None, False, "give --max-num-seqs"),
+        (None, 4, 4, {"max_num_seqs": 4}, True, None),
+        (None, 4, 12, {"max_num_seqs": 4}, False, "12 in flight, 4 seats"),
+        (None, 4, 1, None, True, None),
+        ("vllm_v0", None, 8, None, True, "queue_time_taken_as_0"),
+    ],
+    ids=[
+        "gauge shows a queue",
+        "as many as seats",
+        "nothing known",
+        "seats told",
+        "more than the seats told",
+        "one at a time",
+        "gauge shows no queue",
+    ],
+)
+def test_mean_batch_is_unknown_where_requests_may_have_waited_unseen(
+    stub: Stub,
+    metrics: str | None,
+    seats: int | None,
+    concurrency: int,
+    given: dict[str, Any] | None,
+    known: bool,
+    flag: str | None,
+) -> None:
+    stub.script(metrics=metrics, seats=seats, step_s=0.002)
+    limits = Limits(rel_err=1e-9, max_point_s=1.5)  # several samples of the gauges
+    _, _, row = measured(stub, point(concurrency, outputs=60), limits, given=given)
+    assert (row["mean_batch"] is not None) == known
+    assert (row["e2e_mean_s"] is not None) == known
+    assert row["e2e_with_queue_mean_s"] > 0
+    assert flag is None or flag in row["flags"]
+
+
+def test_a_point_ends_when_it_is_known_well_enough(stub: Stub) -> None:
+    stub.script(step_s=0.004)
+    _, result, row = measured(stub, point(4), Limits(rel_err=0.05, max_point_s=30))
+    assert result.stopped_by == "precision"
+    assert row["total_tokens_per_s_rel_err"] <= 0.05
+    assert row["e2e_mean_s_rel_err"] <= 0.05
+    assert row["duration_s"] < 6
+
+
+def test_a_point_ends_when_its_time_is_up_and_says_so(stub: Stub) -> None:
+    stub.script(step_s=0.004)
+    begun_s = time.perf_counter()
+    _, result, row = measured(stub, point(4), Limits(rel_err=1e-9, max_point_s=2))
+    assert time.perf_counter() - begun_s < 6
+    assert result.stopped_by == "time"
+    assert "time_up" in row["flags"]
+
+
+def test_outputs_shorter_than_asked_are_said_and_never_hidden(stub: Stub) -> None:
+    stub.script(step_s=0.004, faults=[{"kind": "short", "every": 2}])
+    _, _, row = measured(stub, point(4))
+    assert row["output_tokens"] == pytest.approx(15, abs=2)
+    assert "output_shorter_than_asked" in row["flags"]
+
+
+def test_missing_usage_is_said_and_lengths_are_as_asked(stub: Stub) -> None:
+    stub.script(step_s=0.004, usage="none")
+    _, _, row = measured(stub, point(4))
+    assert (row["input_tokens"], row["output_tokens"]) == (16, 20)
+    assert "usage_missing" in row["flags"]
+    assert row["itl_per_token_mean_s"] is None
+    assert row["itl_mean_s"] == pytest.approx(0.004, rel=0.3)
+
+
+def test_itl_is_per_token_where_chunks_are_counted(stub: Stub) -> None:
+    stub.script(step_s=0.004, tokens_per_chunk=5)
+    _, _, row = measured(stub, point(2))
+    assert row["itl_mean_s"] == pytest.approx(0.02, rel=0.15)
+    assert row["itl_per_token_mean_s"] == pytest.approx(0.004, rel=0.15)
+
+
+def test_a_few_failures_are_counted_and_the_point_goes_on(stub: Stub) -> None:
+    faults = [{"kind": "cut", "at": [30]}, {"kind": "429", "at": [31]}]
+    stub.script(step_s=0.004, faults=faults)
+    _, result, row = measured(stub, point(8), Limits(0.02, 4.0, 1.0))
+    kinds = sorted(r.error or "" for r in result.records if r.outcome == "failed")
+    assert kinds == ["cut", "http_429"]
+    assert row["failed_requests"] + row["completed"] == row["num_requests"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("500", "http_500"),
+        ("503", "http_503"),
+        ("429", "http_429"),
+        ("cut", "cut"),
+        ("error_event", "error_event"),
+        ("truncated_json", "bad_json"),
+        ("wrong_content_type", "content_type"),
+        ("hang", "hang"),
+        ("mute", "hang"),
+        ("slow_loris", "hang"),
+    ],
+)
+def test_a_server_that_misbehaves_costs_the_point_in_bounded_time(
+    stub: Stub, kind: str, error: str
+) -> None:
+    stub.script(step_s=0.002, faults=[{"kind": kind, "every": 1, "from": 4}])
+    begun_s = time.perf_counter()
+    with pytest.raises(PointFailedError) as failure:
+        measured(stub, point(4))
+    assert failure.value.kind == error
+    assert time.perf_counter() - begun_s < QUICK.max_point_s + 2
+    row = failure_row(point(4), Server("m"), failure.value)
+    assert (row["status"], row["error"], row["completed"]) == ("failed", error, 0)
+    assert row["error_detail"]
+
+
+def test_random_failures_above_the_limit_fail_the_point(stub: Stub) -> None:
+    stub.script(step_s=0.002, faults=[{"kind": "500", "chance": 0.3}], seed=11)
+    with pytest.raises(PointFailedError, match=r"requests failed, most by http_500"):
+        measured(stub, point(8))
+
+
+def test_a_point_too_slow_for_its_time_says_what_to_change(stub: Stub) -> None:
+    stub.script(step_s=0.1)
+    with pytest.raises(PointFailedError, match="raise --max-point-time"):
+        measured(stub, point(2, outputs=100), Limits(0.02, 1.5, 5.0))
+
+
+@pytest.mark.parametrize("arrivals", ["constant", "poisson"])
+def test_the_open_loop_holds_its_rate(stub: Stub, arrivals: Any) -> None:
+    stub.script(step_s=0.002)
+    what = point(None, outputs=10, rate_per_s=60.0, arrivals=arrivals)
+    _, result, row = measured(stub, what, Limits(0.001, 3.0, 1.0))
+    rate = row["requests_per_s"]
+    expected = 5 * 60**0.5 / 2 / 60 if arrivals == "poisson" else 0.02
+    assert rate == pytest.approx(60, rel=expected)
+    assert row["arrivals"] == arrivals
+    sent = sorted(r.sent_s for r in result.records if r.sent_s is not None)
+    late = [r.sent_s - r.scheduled_s for r in result.records if r.sent_s is not None]
+    assert sorted(late)[len(late) // 2] < 0.005
+    assert len(sent) == row["requests_sent"]
+
+
+def test_an_overloaded_open_loop_is_not_called_steady(stub: Stub) -> None:
+    stub.script(step_s=0.01, seats=2)
+    what = point(None, outputs=10, rate_per_s=60.0, arrivals="constant")
+    _, _, row = measured(stub, what, Limits(0.001, 3.0, 2.0))
+    assert "not_steady" in row["flags"]
+
+
+def test_a_trace_is_replayed_at_its_own_times(stub: Stub, tmp_path: Path) -> None:
+    stub.script(step_s=0.001)
+    rows = [(0.02 * i, 5 + i % 7, 3 + i % 5) for i in range(60)] + [(1.21, 5000, 10)]
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "arrival_s,input_tokens,output_tokens\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows)
+    )
+    _, result, row = measured(stub, Point(arrivals="trace", trace=str(path)))
+    assert result.stopped_by == "trace_end"
+    assert [(r.input_tokens, r.output_tokens) for r in result.records] == [
+        (b, c) for _, b, c in rows[:-1]
+    ]
+    gaps = [b.scheduled_s - a.scheduled_s for a, b in itertools.pairwise(result.records)]
+    assert gaps == pytest.approx([0.02] * 59)
+    assert "trace_rows_left_out: 1" in row["flags"]
+
+
+def test_lengths_drawn_from_a_distribution_are_the_same_for_the_same_seed(stub: Stub) -> None:
+    stub.script(step_s=0.002)
+    what = Point(4, input_length="uniform:5:40", output_length="lognormal:10:0.5")
+    asks = []
+    for _ in range(2):
+        _, result, row = measured(stub, what)
+        asks.append([r.ask.input_tokens for r in result.records][:30])
+        assert 5 <= row["input_tokens"] <= 40
+    assert asks[0] == asks[1]
+
+
+def test_other_traffic_on_the_server_is_noticed(stub: Stub) -> None:
+    stub.script(step_s=0.004)
+
+    async def work() -> dict[str, Any]:
+        async with Client(stub.url) as client, Client(stub.url) as other:
+            server = await probe(client, await discover(client))
+            prompts = await make_prompts(client, server, random.Random(1))
+            stranger = asyncio.ensure_future(
+                measure(other, server, prompts, point(8), Limits(1e-9, 6.0, 2.0))
+            )
+            result = await measure(client, server, prompts, point(4), QUICK, seed=7)
+            stranger.cancel()
+            await asyncio.gather(stranger, return_exceptions=True)
+            return measured_row(point(4), server, result)
+
+    row = run(work())
+    assert "server_counts_" in row["flags"]
+    assert "running_gauge_says_" in row["flags"]
+
+
+def test_a_busy_client_says_so(stub: Stub) -> None:
+    stub.script(step_s=0.004)
+
+    async def block() -> None:
+        while True:
+            time.sleep(0.03)
+            await asyncio.sleep(0.01)
+
+    async def work() -> dict[str, Any]:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client))
+            prompts = await make_prompts(client, server, random.Random(1))
+            blocker = asyncio.ensure_future(block())
+            result = await measure(client, server, prompts, point(4), QUICK)
+            blocker.cancel()
+            return measured_row(point(4), server, result)
+
+    assert "client_lag" in run(work())["flags"]
+
+
+def test_wall_clock_steps_change_nothing(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.script(step_s=0.004)
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "time", lambda: 1e9 if next(ticks) % 2 else -5e8)
+    monkeypatch.setattr(time, "time_ns", lambda: next(ticks) % 2 * 10**18)
+    _, _, row = measured(stub, point(2))
+    assert row["tpot_mean_s"] == pytest.approx(0.004, rel=0.2)
+    assert 0 < row["duration_s"] < 4
