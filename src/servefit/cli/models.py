@@ -170,8 +170,8 @@ def _group_text(shape: ModelShape, group: AttentionGroup) -> str:
 def _group_bytes(shape: ModelShape, group: AttentionGroup) -> float:
     from servefit.dtypes import bytes_per_number
 
-    stored = group.num_layers * group.kv_numbers_per_token if group.owns_cache else 0
-    return stored * bytes_per_number(shape.kv_cache_dtype)
+    numbers = group.num_layers * group.kv_numbers_per_token
+    return numbers * bytes_per_number(shape.kv_cache_dtype)
 
 
 def _kv(shape: ModelShape, tensor_parallel_size: int) -> str:

@@ -103,8 +103,10 @@ class Blueprint:
             parameters[matrix.part] += matrix.outputs * matrix.inputs * matrix.copies
         dtype = self.dtype()
         quantisation = read_quantisation(self.config)
-        if "dtype" not in self.config and "torch_dtype" not in self.config:
-            self.notes.append("the config names no dtype: 16 bits, as engines serve it")
+        named = self.config.text("dtype", "torch_dtype").removeprefix("torch.")
+        if dtype != named:
+            said = named or "no dtype"
+            self.notes.append(f"the config names {said}: taken as {dtype}, as engines serve it")
         return ModelShape(
             name=self.config.name,
             num_layers=self.num_layers,

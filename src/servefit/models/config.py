@@ -12,7 +12,7 @@ from servefit.errors import ServefitError
 #: No size in a model comes near this; larger values are mistakes.
 LARGEST_SIZE = 10**9
 #: Deepest model that is read.
-MOST_LAYERS = 10_000
+MOST_LAYERS = 1_000
 #: A config is a few kilobytes; one that lists each quantised expert reaches a few megabytes.
 LARGEST_CONFIG_BYTES = 16 * 2**20
 #: transformers writes these whenever it saves a config; only a nested one may leave them out.

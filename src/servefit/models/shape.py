@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -45,18 +46,17 @@ class AttentionGroup:
 
     @property
     def kv_numbers_per_token(self) -> int:
-        """Numbers that one layer reads of one token: H_kv (d_k + d_v), or the latent (MLA).
-
-        It stores as many, unless it shares the cache of an earlier layer.
-        """
+        """Numbers that one layer stores for one token: H_kv (d_k + d_v), or the latent (MLA)."""
         return self.kv_numbers_per_token_on_rank(1)
 
     def kv_numbers_per_token_on_rank(self, tensor_parallel_size: int) -> int:
         """The same on one tensor-parallel rank: at least one whole KV head; an MLA latent whole."""
-        if self.latent_size is not None:
-            return self.latent_size
-        heads = -(-self.num_kv_heads // tensor_parallel_size)
-        return heads * (self.head_size + self._value_head_size)
+        return self._kv_numbers(tensor_parallel_size) if self.owns_cache else 0
+
+    @property
+    def kv_numbers_read_per_token(self) -> int:
+        """Numbers that one layer reads of one token, its own or those of an earlier layer."""
+        return self._kv_numbers(1)
 
     @property
     def flops_per_pair(self) -> int:
@@ -83,6 +83,12 @@ class AttentionGroup:
         n = np.asarray(input_tokens, dtype=np.float64)
         w = self.tokens_in_reach(n)
         return w * n - w * (w - 1) / 2
+
+    def _kv_numbers(self, tensor_parallel_size: int) -> int:
+        if self.latent_size is not None:
+            return self.latent_size
+        heads = -(-self.num_kv_heads // tensor_parallel_size)
+        return heads * (self.head_size + self._value_head_size)
 
     @property
     def _value_head_size(self) -> int:
@@ -330,7 +336,7 @@ class ModelShape:
     @property
     def kv_bytes_per_token_beyond_windows(self) -> float:
         """Bytes that one more token adds once every window is full: layers without a window."""
-        endless = (group for group in self._cache_owners if group.window_tokens is None)
+        endless = (group for group in self.attention if group.window_tokens is None)
         numbers = sum(group.num_layers * group.kv_numbers_per_token for group in endless)
         return numbers * self._kv_number_bytes
 
@@ -354,14 +360,14 @@ class ModelShape:
         Windowed layers keep min(context, window) tokens. Recurrent states come on top, see
         `state_bytes_per_request`.
         """
-        return self._kv_bytes(context_tokens, self._cache_owners)
+        return self._over_context(context_tokens, lambda group: group.kv_numbers_per_token)
 
     def kv_read_bytes(self, context_tokens: npt.ArrayLike) -> FloatArray:
         """KV bytes that one decode step reads for one request of a given context.
 
         What it holds, and again what layers without a cache of their own read of others'.
         """
-        return self._kv_bytes(context_tokens, self.attention)
+        return self._over_context(context_tokens, lambda group: group.kv_numbers_read_per_token)
 
     @property
     def state_bytes_per_request(self) -> float:
@@ -411,22 +417,19 @@ class ModelShape:
     def _kv_number_bytes(self) -> float:
         return bytes_per_number(self.kv_cache_dtype)
 
-    @property
-    def _cache_owners(self) -> tuple[AttentionGroup, ...]:
-        return tuple(group for group in self.attention if group.owns_cache)
-
-    def _kv_bytes(
-        self, context_tokens: npt.ArrayLike, groups: tuple[AttentionGroup, ...]
+    def _over_context(
+        self, context_tokens: npt.ArrayLike, numbers: Callable[[AttentionGroup], int]
     ) -> FloatArray:
+        """Bytes of ``numbers(group)`` for each token in reach, over all layers."""
         context = np.asarray(context_tokens, dtype=np.float64)
         total = np.zeros_like(context)
-        for group in groups:
-            numbers = group.num_layers * group.kv_numbers_per_token
-            total = total + numbers * self._kv_number_bytes * group.tokens_in_reach(context)
+        for group in self.attention:
+            each = group.num_layers * numbers(group) * self._kv_number_bytes
+            total = total + each * group.tokens_in_reach(context)
         return total
 
     def _kv_numbers_per_token(self, tensor_parallel_size: int) -> int:
         return sum(
             group.num_layers * group.kv_numbers_per_token_on_rank(tensor_parallel_size)
-            for group in self._cache_owners
+            for group in self.attention
         )
