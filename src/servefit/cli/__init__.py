@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 
@@ -18,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "predict": "Predict throughput, latency and their causes at any point.",
     "advise": "Recommend the batch cap to run under an SLO.",
     "evaluate": "Score laws on runs that they have not seen.",
+    "import": "Turn result files of benchmark tools into a table of runs.",
     "check": "Validate a table of runs, row by row.",
     "profile": "Measure a live server over HTTP and write a table of runs.",
     "demo": "Measure, fit, advise and verify on a real engine on this CPU.",
@@ -37,7 +39,8 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"servefit.cli.{cmd_name}")
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        module = importlib.import_module(f"servefit.cli.{name}")
         command: click.Command = module.command
         return command
 

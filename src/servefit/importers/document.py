@@ -1,0 +1,149 @@
+"""What a file holds, before anyone asks which tool wrote it: JSON, JSON Lines or text."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from servefit.errors import ServefitError
+from servefit.importers.source import Source
+
+Record = Mapping[str, object]
+
+_SPACE = re.compile(r"[\s,\ufeff]*")
+
+#: Longer integers become floats (infinite ones): no count or nanosecond is that long.
+_MAX_DIGITS = 300
+
+
+@dataclass(frozen=True)
+class Document:
+    """One parsed file.
+
+    Attributes:
+        source: the file.
+        kind: ``json`` (one value), ``jsonl`` (an object a line, streamed) or ``text``.
+        value: the JSON value.
+        damage: why what looks like JSON is none.
+    """
+
+    source: Source
+    kind: Literal["json", "jsonl", "text"]
+    value: object = None
+    damage: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return self.source.name
+
+    @cached_property
+    def head(self) -> str:
+        """The first 64 KiB."""
+        return self.source.head()
+
+    @cached_property
+    def text(self) -> str:
+        """The whole text."""
+        return self.source.text()
+
+    def records(self) -> Iterator[tuple[str, Record]]:
+        """Objects with where they stand: the value itself, the items of a list, or the lines."""
+        if self.kind == "json":
+            if isinstance(self.value, dict):
+                yield "", self.value
+            elif isinstance(self.value, list):
+                for i, item in enumerate(self.value):
+                    if isinstance(item, dict):
+                        yield f"[{i}]", item
+        else:
+            for number, line in enumerate(self.source.lines(), start=1):
+                record = _object(line)
+                if record is not None:
+                    yield f"line {number}", record
+
+    @cached_property
+    def first(self) -> Record:
+        """The first record; empty without one."""
+        if self.kind == "text":
+            return {}
+        return next((record for _, record in self.records()), {})
+
+
+def load(source: Source) -> Document:
+    """Parse a file as far as its shape goes.
+
+    Raises:
+        ServefitError: it cannot be read, is binary or empty, or is nested too deeply.
+    """
+    head = source.head()
+    if head.lstrip()[:1] in ("{", "["):
+        if _is_jsonl(source):
+            return Document(source, "jsonl")
+        try:
+            return Document(source, "json", parse_json(source.text()))
+        except ValueError as error:
+            return _several(source, str(error))
+        except RecursionError:
+            raise ServefitError(f"{source.name}: is nested too deeply to be a result") from None
+    if any(_object(line) is not None for line in head.splitlines()[:-1] or head.splitlines()):
+        return Document(source, "jsonl")
+    return Document(source, "text")
+
+
+def parse_json(text: str) -> object:
+    """A JSON value; ``NaN`` and ``Infinity`` are let in, integers beyond any float are infinite.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    return json.loads(text.lstrip("\ufeff"), parse_int=_integer)
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
+
+
+def _object(line: str) -> Record | None:
+    if not (line.lstrip().startswith("{") and line.rstrip().endswith("}")):
+        return None
+    try:
+        value = parse_json(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value else None
+
+
+def _is_jsonl(source: Source) -> bool:
+    """Whether the first two lines that are not blank each hold an object."""
+    lines = itertools.islice((line for line in source.lines() if line.strip()), 2)
+    found = [_object(line) is not None for line in lines]
+    return found == [True, True]
+
+
+def _several(source: Source, error: str) -> Document:
+    """Several pretty-printed values one after another; else text that only looks like JSON."""
+    decoder = json.JSONDecoder(parse_int=_integer)
+    text = source.text()
+    values, at = [], _skip_space(text, 0)
+    while at < len(text):
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return Document(source, "text", damage=error)
+        if not isinstance(value, dict):
+            return Document(source, "text", damage=error)
+        values.append(value)
+        at = _skip_space(text, end)
+    return Document(source, "json", values)
+
+
+def _skip_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at

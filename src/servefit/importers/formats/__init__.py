@@ -1,0 +1,1 @@
+"""One module a format; `servefit.importers.registry` lists them in the order of asking."""

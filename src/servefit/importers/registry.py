@@ -1,0 +1,55 @@
+"""The formats, in the order in which they are asked."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import Protocol, cast
+
+from servefit.importers.document import Document
+from servefit.importers.point import Point
+
+#: Modules of `servefit.importers.formats`; the more particular come before the more general.
+NAMES = (
+    "not_runs",
+    "prometheus",
+    "vllm_log",
+    "sglang_log",
+    "guidellm",
+    "aiperf",
+    "inference_perf",
+    "llmperf",
+    "llmperf_bench",
+    "llama_bench",
+    "llama_batched_bench",
+    "sglang_serving",
+    "vllm_latency",
+    "vllm_throughput",
+    "vllm_serve",
+)
+
+
+class Format(Protocol):
+    """One kind of file: a module with a name, and two functions.
+
+    ``recognise`` tells it by content, never by the file's name; ``read`` gives its points.
+    """
+
+    NAME: str
+
+    def recognise(self, document: Document) -> bool:
+        """Whether this is such a file."""
+
+    def read(self, document: Document) -> Iterable[Point]:
+        """Its points."""
+
+
+def formats() -> Iterator[Format]:
+    """All formats."""
+    for name in NAMES:
+        yield cast("Format", importlib.import_module(f"servefit.importers.formats.{name}"))
+
+
+def find(document: Document) -> Format | None:
+    """The format of a document; ``None`` if nobody recognises it."""
+    return next((f for f in formats() if f.recognise(document)), None)
