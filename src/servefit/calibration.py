@@ -37,11 +37,13 @@ class Discrepancy:
 
     Attributes:
         log_sd: standard deviation of log(measured / predicted) beyond noise and parameters.
+        degrees_of_freedom: how well that is known: left-out groups, those of the prior included.
         levels: values seen, of a factor that has kinds (model, GPU).
         span: range seen, of a factor that has a size (length, batch).
     """
 
     log_sd: float
+    degrees_of_freedom: float
     levels: tuple[str, ...] = ()
     span: Range | None = None
 
@@ -191,7 +193,7 @@ def _parse(data: dict[str, Any]) -> dict[str, Any]:
 
 def _parse_discrepancy(data: dict[str, Any]) -> Discrepancy:
     span = data["span"] and Range(**data["span"])
-    return Discrepancy(data["log_sd"], tuple(data["levels"]), span)
+    return Discrepancy(data["log_sd"], data["degrees_of_freedom"], tuple(data["levels"]), span)
 
 
 def _parse_model(data: dict[str, Any]) -> ModelShape:

@@ -11,7 +11,8 @@ import polars as pl
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
-from servefit.laws import Law, predict
+from servefit.laws import Law, StepObservations, predict, spread
+from servefit.laws.intervals import Interval, intervals
 from servefit.laws.support import mape_pct
 from servefit.observations import (
     BatchFrom,
@@ -20,14 +21,21 @@ from servefit.observations import (
     observe,
     observe_steps,
 )
+from servefit.points import FloatArray
 from servefit.runs.table import RunTable
 
 Mask = npt.NDArray[np.bool_]
 
+#: Confidence of the intervals whose coverage is counted.
+CONFIDENCE = 0.9
+
 
 @dataclass(frozen=True)
 class RowScore:
-    """One tested row: its position in the file, and predicted against measured."""
+    """One tested run: its position in the file, and predicted against measured.
+
+    ``low_tokens_per_s`` and ``high_tokens_per_s`` are the ends of the 90 % interval.
+    """
 
     row: int
     model: str
@@ -36,9 +44,48 @@ class RowScore:
     batch: float
     measured_tokens_per_s: float
     predicted_tokens_per_s: float
+    low_tokens_per_s: float | None
+    high_tokens_per_s: float | None
     error_pct: float
     measured_e2e_s: float | None
     predicted_e2e_s: float
+
+
+@dataclass(frozen=True)
+class StepScore:
+    """One tested engine step: its position in the file, and predicted against measured."""
+
+    row: int
+    model: str
+    tensor_parallel_size: float
+    prefill_tokens: float
+    decode_requests: float
+    decode_context_tokens: float
+    measured_s: float
+    predicted_s: float
+    low_s: float | None
+    high_s: float | None
+    error_pct: float
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many measurements lie in their intervals.
+
+    Attributes:
+        count, of: so many of so many.
+        low, high: what a binomial law of the intervals' confidence allows in 95 % of cases.
+    """
+
+    count: int
+    of: int
+    low: int
+    high: int
+
+    @property
+    def pct(self) -> float:
+        """Share in percent."""
+        return 100 * self.count / self.of
 
 
 @dataclass(frozen=True)
@@ -50,6 +97,8 @@ class Score:
             the law could not predict, or where no tested row carries the quantity.
         n_train, n_test: rows trained on and tested.
         calibration: the fit, if there was one.
+        coverage: of the law's 90 % intervals of throughput, or of step time; ``None`` where it
+            gives none.
         rows: each tested row.
         unusable: rows selected for training or testing that lack what a law needs, with reasons.
         step_time_mape_pct: ``None`` for tables of runs.
@@ -62,7 +111,8 @@ class Score:
     n_test: int
     step_time_mape_pct: float | None = None
     calibration: Calibration | None = None
-    rows: tuple[RowScore, ...] = ()
+    coverage: Coverage | None = None
+    rows: tuple[RowScore, ...] | tuple[StepScore, ...] = ()
     unusable: tuple[tuple[int, str], ...] = ()
     reason: str | None = None
 
@@ -123,8 +173,10 @@ def evaluate(
         calibration = law.fit(trained.observations) if trained else law.prior()
     except ServefitError as error:
         return Score(law.name, None, None, n_train, n_test, unusable=unusable, reason=str(error))
-    predicted = predict(calibration, tested.observations.points)
     measured = tested.observations
+    predicted = predict(calibration, measured.points)
+    found = intervals(predicted, spread(calibration, measured.points), CONFIDENCE)
+    interval = None if found is None else found["total_tokens_per_s"]
     return Score(
         law=law.name,
         throughput_mape_pct=mape_pct(predicted.total_tokens_per_s, measured.total_tokens_per_s),
@@ -132,7 +184,8 @@ def evaluate(
         n_train=n_train,
         n_test=n_test,
         calibration=calibration,
-        rows=_row_scores(tested, predicted.total_tokens_per_s, predicted.e2e_s),
+        coverage=_coverage(measured.total_tokens_per_s, interval),
+        rows=_row_scores(tested, predicted.total_tokens_per_s, predicted.e2e_s, interval),
         unusable=unusable,
     )
 
@@ -156,14 +209,37 @@ def _evaluate_steps(
     try:
         calibration = law.fit(trained) if trained else law.prior()
         predicted_s = law.predict_steps(calibration, tested.steps)
+        known = law.steps_spread(calibration, tested.steps)
     except ServefitError as error:
         return replace(score, reason=str(error))
-    error_pct = mape_pct(predicted_s, tested.step_time_s)
-    return replace(score, step_time_mape_pct=error_pct, calibration=calibration)
+    width = None if known is None else known.log_half_width(CONFIDENCE)
+    interval = (
+        None if width is None else (predicted_s * np.exp(-width), predicted_s * np.exp(width))
+    )
+    return replace(
+        score,
+        step_time_mape_pct=mape_pct(predicted_s, tested.step_time_s),
+        calibration=calibration,
+        coverage=_coverage(tested.step_time_s, interval),
+        rows=_step_scores(tested, predicted_s, interval),
+    )
+
+
+def _coverage(measured: FloatArray, interval: Interval | None) -> Coverage | None:
+    """How many of the known measurements lie in their intervals."""
+    from scipy.special import bdtrik
+
+    known = np.isfinite(measured)
+    of = int(known.sum())
+    if interval is None or of == 0:
+        return None
+    count = int(((measured >= interval[0]) & (measured <= interval[1]))[known].sum())
+    low, high = np.ceil(bdtrik([0.025, 0.975], of, CONFIDENCE)).astype(int).tolist()
+    return Coverage(count, of, low, high)
 
 
 def _row_scores(
-    tested: Observed, tokens_per_s: npt.NDArray[np.float64], e2e_s: npt.NDArray[np.float64]
+    tested: Observed, tokens_per_s: FloatArray, e2e_s: FloatArray, interval: Interval | None
 ) -> tuple[RowScore, ...]:
     measured = tested.observations
     points = measured.points
@@ -176,9 +252,33 @@ def _row_scores(
             batch=float(points.batch[i]),
             measured_tokens_per_s=float(measured.total_tokens_per_s[i]),
             predicted_tokens_per_s=float(tokens_per_s[i]),
+            low_tokens_per_s=None if interval is None else float(interval[0][i]),
+            high_tokens_per_s=None if interval is None else float(interval[1][i]),
             error_pct=float(100 * (tokens_per_s[i] / measured.total_tokens_per_s[i] - 1)),
             measured_e2e_s=float(measured.e2e_s[i]) if np.isfinite(measured.e2e_s[i]) else None,
             predicted_e2e_s=float(e2e_s[i]),
         )
         for i in range(len(measured.rows))
+    )
+
+
+def _step_scores(
+    tested: StepObservations, predicted_s: FloatArray, interval: Interval | None
+) -> tuple[StepScore, ...]:
+    steps = tested.steps
+    return tuple(
+        StepScore(
+            row=int(tested.rows[i]),
+            model=steps.models[steps.model_index[i]].name,
+            tensor_parallel_size=float(steps.tensor_parallel_size[i]),
+            prefill_tokens=float(steps.prefill_tokens[i]),
+            decode_requests=float(steps.decode_requests[i]),
+            decode_context_tokens=float(steps.decode_context_tokens[i]),
+            measured_s=float(tested.step_time_s[i]),
+            predicted_s=float(predicted_s[i]),
+            low_s=None if interval is None else float(interval[0][i]),
+            high_s=None if interval is None else float(interval[1][i]),
+            error_pct=float(100 * (predicted_s[i] / tested.step_time_s[i] - 1)),
+        )
+        for i in range(len(tested.rows))
     )

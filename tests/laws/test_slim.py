@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.hardware import UNKNOWN
-from servefit.laws import Observations, log_sd, predict
+from servefit.laws import Observations, predict, spread
 from servefit.laws.slim import PARAMETERS, Slim, active_context_sum, prefill_flops
 from servefit.points import Points
 
@@ -122,11 +122,11 @@ def test_the_interval_widens_where_the_runs_do_not_determine_the_answer() -> Non
     noise = 1 + 0.02 * np.random.default_rng(1).standard_normal(len(clean.rows))
     fit = Slim().fit(replace(clean, total_tokens_per_s=clean.total_tokens_per_s * noise))
     kwargs = {"input_tokens": 100, "output_tokens": 100, "batch": 10}
-    seen = log_sd(fit, Points.of(SMALL, GPU, **kwargs))
-    unseen = log_sd(fit, Points.of(LARGE, GPU, **kwargs))
+    seen = spread(fit, Points.of(SMALL, GPU, **kwargs))
+    unseen = spread(fit, Points.of(LARGE, GPU, **kwargs))
     assert seen is not None
     assert unseen is not None
-    assert unseen["e2e_s"] > 3 * seen["e2e_s"]
+    assert unseen["e2e_s"].log_sd > 3 * seen["e2e_s"].log_sd
 
 
 def test_fewer_rows_than_parameters_leave_the_errors_unknown() -> None:
@@ -135,7 +135,7 @@ def test_fewer_rows_than_parameters_leave_the_errors_unknown() -> None:
     fit = Slim().fit(few)
     assert fit.residual_sd is None
     assert all(p.stderr is None for p in fit.parameters)
-    assert log_sd(fit, few.points) is None
+    assert spread(fit, few.points) is None
     assert any("degrees of freedom" in note for note in fit.notes)
 
 

@@ -133,8 +133,7 @@ def predicted_curve(
     )
     if confidence is None or confidence == 0.5:
         return curve
-    log_sd = laws.log_sd(calibration, at_caps)
-    interval = intervals(calibration, answer, log_sd, 2 * confidence - 1)
+    interval = intervals(answer, laws.spread(calibration, at_caps), 2 * confidence - 1)
     if interval is None:
         note = (
             "the fit left nothing to estimate its uncertainty from: the SLO is checked on the "

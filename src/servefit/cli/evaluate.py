@@ -12,7 +12,7 @@ from servefit.cli import common
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
-    from servefit.evaluation import Score
+    from servefit.evaluation import Coverage, Score
     from servefit.observations import BatchFrom, ContextFrom
 
 
@@ -42,7 +42,8 @@ def command(
     """Score laws on rows of RUNS that they have not seen.
 
     Each law is fitted on the --train rows and predicts the --test rows; the error is MAPE on total
-    throughput and on E2E. Rows trained on are never tested.
+    throughput and on E2E, or on the step time of a table of engine steps. Rows trained on are never
+    tested.
 
     \b
     Examples:
@@ -85,6 +86,9 @@ def _document(
             "throughput_mape_pct": score.throughput_mape_pct,
             "e2e_mape_pct": score.e2e_mape_pct,
             "step_time_mape_pct": score.step_time_mape_pct,
+            "coverage_90_pct": score.coverage and score.coverage.pct,
+            "coverage_90_count": score.coverage and score.coverage.count,
+            "coverage_90_range": score.coverage and [score.coverage.low, score.coverage.high],
             "n_train": score.n_train,
             "n_test": score.n_test,
         }
@@ -102,13 +106,22 @@ def _document(
 
 def _report(scores: Sequence[Score], show_rows: bool) -> None:
     common.print_table(
-        ["law", "throughput MAPE", "E2E MAPE", "step time MAPE", "trained on", "tested"],
+        [
+            "law",
+            "throughput MAPE",
+            "E2E MAPE",
+            "step time MAPE",
+            "in 90 % interval",
+            "trained on",
+            "tested",
+        ],
         (
             (
                 score.law,
                 _percent(score.throughput_mape_pct),
                 _percent(score.e2e_mape_pct),
                 _percent(score.step_time_mape_pct),
+                _covered(score.coverage),
                 score.n_train,
                 score.n_test,
             )
@@ -121,15 +134,58 @@ def _report(scores: Sequence[Score], show_rows: bool) -> None:
             click.echo(f"{score.reason}.")
         for row, reason in score.unusable:
             click.echo(f"{score.law}: row {row} left out: {reason}.")
+        for note in score.calibration.notes if score.calibration else ():
+            click.echo(f"{score.law}: {note}.")
         if show_rows and score.rows:
             _report_rows(score)
+    if any(score.coverage for score in scores):
+        click.echo(
+            "In 90 % interval: how many measurements the law's interval holds; in brackets what "
+            "chance allows (95 % binomial range)."
+        )
 
 
 def _report_rows(score: Score) -> None:
+    from servefit.evaluation import RowScore, StepScore
     from servefit.units import format_duration
 
+    steps = [r for r in score.rows if isinstance(r, StepScore)]
+    if steps:
+        common.print_table(
+            [
+                "row",
+                "TP",
+                "prefill",
+                "decodes",
+                "context",
+                "measured",
+                "predicted",
+                "error",
+                "90 %",
+            ],
+            (
+                (
+                    r.row,
+                    f"{r.tensor_parallel_size:g}",
+                    f"{r.prefill_tokens:g}",
+                    f"{r.decode_requests:g}",
+                    f"{r.decode_context_tokens:g}",
+                    format_duration(r.measured_s),
+                    format_duration(r.predicted_s),
+                    f"{r.error_pct:+.1f} %",
+                    _outside(r.measured_s, r.low_s, r.high_s),
+                )
+                for r in steps
+            ),
+            title=f"{score.law}: step times, measured against predicted",
+        )
+        return
+    runs = [r for r in score.rows if isinstance(r, RowScore)]
     common.print_table(
-        ["row", "model", "input", "output", "batch", "measured", "predicted", "error", "E2E", "->"],
+        [
+            *("row", "model", "input", "output", "batch", "measured", "predicted", "error"),
+            *("90 %", "E2E", "->"),
+        ],
         (
             (
                 r.row,
@@ -140,10 +196,11 @@ def _report_rows(score: Score) -> None:
                 f"{r.measured_tokens_per_s:,.0f}",
                 f"{r.predicted_tokens_per_s:,.0f}",
                 f"{r.error_pct:+.1f} %",
+                _outside(r.measured_tokens_per_s, r.low_tokens_per_s, r.high_tokens_per_s),
                 format_duration(r.measured_e2e_s),
                 format_duration(r.predicted_e2e_s),
             )
-            for r in score.rows
+            for r in runs
         ),
         title=f"{score.law}: tokens/s and E2E, measured against predicted",
         left=["model"],
@@ -152,3 +209,15 @@ def _report_rows(score: Score) -> None:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} %"
+
+
+def _covered(coverage: Coverage | None) -> str:
+    if coverage is None:
+        return "-"
+    return f"{coverage.count}/{coverage.of} [{coverage.low}..{coverage.high}]"
+
+
+def _outside(measured: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "-"
+    return "in" if low <= measured <= high else "below" if measured < low else "above"

@@ -76,11 +76,11 @@ def _document(
     """The prediction as it is printed, in SI units; unknown is null."""
     import numpy as np
 
-    from servefit.laws import log_sd
+    from servefit.laws import spread
     from servefit.laws.intervals import intervals
 
     shape = points.shape
-    ranges = intervals(fit, answer, log_sd(fit, points), confidence)
+    ranges = intervals(answer, spread(fit, points), confidence)
     columns: dict[str, Any] = {
         "input_tokens": points.input_tokens,
         "output_tokens": points.output_tokens,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
-from servefit.laws.base import Law, Observations, Prediction, StepObservations
+from servefit.laws.base import Law, Observations, Prediction, Spread, StepObservations
 from servefit.laws.slim import Slim
 from servefit.laws.step import StepLaw
-from servefit.points import FloatArray, Points
+from servefit.points import Points
 
 __all__ = [
     "LAWS",
     "Law",
     "Observations",
     "Prediction",
+    "Spread",
     "StepObservations",
     "get_law",
-    "log_sd",
     "predict",
+    "spread",
 ]
 
 #: Every law by its name on the command line.
@@ -36,6 +37,6 @@ def predict(calibration: Calibration, points: Points) -> Prediction:
     return get_law(calibration.law).predict(calibration, points)
 
 
-def log_sd(calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
-    """Standard deviation of the logarithm of the predicted latencies; ``None`` if unknown."""
-    return get_law(calibration.law).log_sd(calibration, points)
+def spread(calibration: Calibration, points: Points) -> dict[str, Spread] | None:
+    """How far new measurements may lie from the predicted latencies; ``None`` if unknown."""
+    return get_law(calibration.law).spread(calibration, points)

@@ -75,6 +75,27 @@ class Prediction:
     total_tokens_per_s: FloatArray
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How far a new measurement may lie from a prediction.
+
+    Attributes:
+        log_sd: standard deviation of log(measured / predicted).
+        degrees_of_freedom: how well that is known, for Student's t; infinite where it is given.
+    """
+
+    log_sd: FloatArray
+    degrees_of_freedom: FloatArray
+
+    def log_half_width(self, confidence: float) -> FloatArray:
+        """Half the width, in logarithms, of the central ``confidence`` interval: t x sd."""
+        from scipy.special import stdtrit
+
+        # The normal quantile is that of Student's t from here on, to five digits.
+        degrees = np.minimum(self.degrees_of_freedom, 1e6)
+        return np.asarray(stdtrit(degrees, (1 + confidence) / 2) * self.log_sd)
+
+
 class Law(Protocol):
     """A performance law: fitted on observations, then asked about points."""
 
@@ -98,9 +119,11 @@ class Law(Protocol):
     def predict_steps(self, calibration: Calibration, steps: EngineSteps) -> FloatArray:
         """Seconds of single engine steps; raises `ServefitError` if the law has none."""
 
-    def log_sd(self, calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
-        """Standard deviation of the logarithm of ``e2e_s``, ``ttft_s`` and ``tpot_s``.
+    def spread(self, calibration: Calibration, points: Points) -> dict[str, Spread] | None:
+        """Spread of ``e2e_s``, ``ttft_s`` and ``tpot_s``; throughput shares that of ``e2e_s``.
 
-        Throughput shares that of ``e2e_s``. ``None`` where the fit left no residual degrees of
-        freedom to estimate it from.
+        ``None`` where the fit left no residual degrees of freedom to estimate it from.
         """
+
+    def steps_spread(self, calibration: Calibration, steps: EngineSteps) -> Spread | None:
+        """Spread of the times of single engine steps; ``None`` as in `spread`."""

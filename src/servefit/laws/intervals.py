@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from servefit.calibration import Calibration
 from servefit.errors import ServefitError
-from servefit.laws.base import Prediction
+from servefit.laws.base import Prediction, Spread
 from servefit.points import FloatArray
 
 Interval = tuple[FloatArray, FloatArray]
 
 
 def intervals(
-    calibration: Calibration,
     prediction: Prediction,
-    log_sd: dict[str, FloatArray] | None,
+    spread: dict[str, Spread] | None,
     confidence: float = 0.9,
 ) -> dict[str, Interval] | None:
     """Lower and upper end of the central ``confidence`` interval of one new measurement.
 
-    value x exp(-/+ t sd), with Student's t for the fit's degrees of freedom and sd the standard
-    deviation of the value's logarithm. Throughput shares the sd of E2E (Eq. 6).
+    value x exp(-/+ t sd), with sd the standard deviation of the value's logarithm and Student's t
+    for its degrees of freedom. Throughput shares the sd of E2E (Eq. 6).
 
     Args:
-        calibration: the fit.
-        prediction: its prediction for some points.
-        log_sd: its `Law.log_sd` for the same points.
+        prediction: a law's prediction for some points.
+        spread: its `Law.spread` for the same points.
         confidence: between 0 and 1.
 
     Returns:
@@ -38,18 +35,13 @@ def intervals(
     """
     if not 0 < confidence < 1:
         raise ServefitError(f"confidence = {confidence:g}: must be between 0 and 1")
-    if log_sd is None:
+    if spread is None:
         return None
-    from scipy.special import stdtrit
-
-    quantile = float(stdtrit(calibration.degrees_of_freedom, (1 + confidence) / 2))
+    width = {name: each.log_half_width(confidence) for name, each in spread.items()}
     values = {
-        "total_tokens_per_s": (prediction.total_tokens_per_s, log_sd["e2e_s"]),
-        "e2e_s": (prediction.e2e_s, log_sd["e2e_s"]),
-        "ttft_s": (prediction.ttft_s, log_sd["ttft_s"]),
-        "tpot_s": (prediction.tpot_s, log_sd["tpot_s"]),
+        "total_tokens_per_s": (prediction.total_tokens_per_s, width["e2e_s"]),
+        "e2e_s": (prediction.e2e_s, width["e2e_s"]),
+        "ttft_s": (prediction.ttft_s, width["ttft_s"]),
+        "tpot_s": (prediction.tpot_s, width["tpot_s"]),
     }
-    return {
-        name: (value * np.exp(-quantile * sd), value * np.exp(quantile * sd))
-        for name, (value, sd) in values.items()
-    }
+    return {name: (value * np.exp(-w), value * np.exp(w)) for name, (value, w) in values.items()}

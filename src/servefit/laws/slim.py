@@ -29,7 +29,7 @@ import numpy as np
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.fitting import Solution, fit_relative
-from servefit.laws.base import Observations, Prediction, StepObservations
+from servefit.laws.base import Observations, Prediction, Spread, StepObservations
 from servefit.laws.support import (
     prediction,
     propagate,
@@ -271,7 +271,11 @@ class Slim:
         """SLIM has no step times: raises `ServefitError`."""
         raise ServefitError(NO_STEPS)
 
-    def log_sd(self, calibration: Calibration, points: Points) -> dict[str, FloatArray] | None:
+    def steps_spread(self, calibration: Calibration, steps: EngineSteps) -> Spread | None:
+        """SLIM has no step times: raises `ServefitError`."""
+        raise ServefitError(NO_STEPS)
+
+    def spread(self, calibration: Calibration, points: Points) -> dict[str, Spread] | None:
         """Parameter covariance and residual spread, carried to E2E, TTFT and TPOT."""
         form: DecodeForm = calibration.settings.get("decode_form", "product")
         first, decode = _gradients_s(calibration.theta(), _design(points), form)

@@ -13,7 +13,7 @@ import numpy as np
 import servefit
 from servefit.calibration import Calibration, Range, Residual, ranged_values
 from servefit.errors import ServefitError
-from servefit.laws.base import Observations, Prediction, StepObservations
+from servefit.laws.base import Observations, Prediction, Spread, StepObservations
 from servefit.points import EngineSteps, FloatArray, Points
 
 
@@ -124,7 +124,7 @@ def mape_pct(predicted: FloatArray, measured: FloatArray) -> float | None:
 
 def propagate(
     calibration: Calibration, log_gradients: Mapping[str, FloatArray]
-) -> dict[str, FloatArray] | None:
+) -> dict[str, Spread] | None:
     """sqrt(g' Sigma g + s^2) for each quantity's gradient g = d log quantity / d log theta.
 
     Sigma is the covariance of the log parameters and s the residual spread of throughput, which
@@ -134,8 +134,9 @@ def propagate(
         return None
     covariance = np.asarray(calibration.log_covariance)
     noise = calibration.residual_sd**2
+    degrees = np.asarray(float(calibration.degrees_of_freedom))
     return {
-        name: np.sqrt(np.einsum("...i,ij,...j->...", g, covariance, g) + noise)
+        name: Spread(np.sqrt(np.einsum("...i,ij,...j->...", g, covariance, g) + noise), degrees)
         for name, g in log_gradients.items()
     }
 

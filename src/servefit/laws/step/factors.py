@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servefit.calibration import Discrepancy, Range
-from servefit.points import BoolArray, EngineSteps, FloatArray, Points, Serving
+from servefit.points import BoolArray, EngineSteps, Points, Serving
 
 #: Value of each factor, one entry a measurement: names as text, sizes as logarithms.
 Factors = Mapping[str, npt.NDArray[Any]]
@@ -68,23 +68,16 @@ def _what_ran(seen: Points | EngineSteps) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def discrepancy(name: str, values: npt.NDArray[Any], log_sd: float) -> Discrepancy:
-    """What was seen of a factor, with what lies beyond."""
+def seen(name: str, values: npt.NDArray[Any], log_sd: float, groups: float) -> Discrepancy:
+    """What was seen of a factor, with what lies beyond, known from so many groups."""
     if name in SIZES:
-        return Discrepancy(log_sd, span=Range(float(np.min(values)), float(np.max(values))))
-    return Discrepancy(log_sd, levels=tuple(np.unique(values).tolist()))
+        span = Range(float(np.min(values)), float(np.max(values)))
+        return Discrepancy(log_sd, groups, span=span)
+    return Discrepancy(log_sd, groups, levels=tuple(np.unique(values).tolist()))
 
 
-def outside(discrepancies: Mapping[str, Discrepancy], factors: Factors) -> FloatArray:
-    """Variance to add for every factor that leaves what was seen."""
-    variance = np.zeros(len(next(iter(factors.values()))))
-    for name, known in discrepancies.items():
-        if name in factors:
-            variance += known.log_sd**2 * _left(known, factors[name])
-    return variance
-
-
-def _left(known: Discrepancy, values: npt.NDArray[Any]) -> BoolArray:
+def left(known: Discrepancy, values: npt.NDArray[Any]) -> BoolArray:
+    """Where a factor leaves what was seen of it."""
     if known.span is None:
         return np.asarray(~np.isin(values, known.levels))
     margin = np.log(OUTSIDE_RATIO)

@@ -9,8 +9,8 @@ import numpy as np
 
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
-from servefit.laws.base import Observations, Prediction, StepObservations
-from servefit.laws.step.factors import factors_of_points, factors_of_steps, outside
+from servefit.laws.base import Observations, Prediction, Spread, StepObservations
+from servefit.laws.step.factors import Factors, factors_of_points, factors_of_steps
 from servefit.laws.step.parameters import PRIORS, UNKNOWN_PEAKS, Prior, completed
 from servefit.laws.step.physics import Theta, step_terms
 from servefit.laws.step.posterior import (
@@ -20,6 +20,7 @@ from servefit.laws.step.posterior import (
     discrepancies,
     maximum_a_posteriori,
     parameter_variance,
+    spread,
     total_by_row,
 )
 from servefit.laws.step.schedule import engine_steps, flatten, run_schedule
@@ -126,8 +127,8 @@ class StepLaw:
         terms = step_terms(completed(_theta(calibration)), _cost(work, steps))
         return sum(terms.values(), start=np.zeros(()))
 
-    def log_sd(self, calibration: Calibration, points: Points) -> dict[str, FloatArray]:
-        """sqrt(parameter variance + noise^2 + the discrepancy of each factor left behind)."""
+    def spread(self, calibration: Calibration, points: Points) -> dict[str, Spread]:
+        """Parameters, noise and discrepancies, see `servefit.laws.step.posterior.spread`."""
         flat, serving = flatten(points)
         schedule = run_schedule(flat, serving)
         costs = [(steps, _cost(steps, flat)) for steps in (schedule.first, schedule.rest)]
@@ -143,15 +144,35 @@ class StepLaw:
             "ttft_s": first,
             "tpot_s": rest,
         }
-        extra = (calibration.residual_sd or 0.0) ** 2 + outside(
-            calibration.discrepancies, factors_of_points(flat, serving)
-        )
-        covariance = np.asarray(calibration.log_covariance)
-        theta = _theta(calibration)
+        factors = factors_of_points(flat, serving)
+        found = {name: _spread(calibration, f, factors) for name, f in quantities.items()}
         return {
-            name: np.sqrt(parameter_variance(f, theta, covariance) + extra).reshape(points.shape)
-            for name, f in quantities.items()
+            name: Spread(
+                each.log_sd.reshape(points.shape), each.degrees_of_freedom.reshape(points.shape)
+            )
+            for name, each in found.items()
         }
+
+    def steps_spread(self, calibration: Calibration, steps: EngineSteps) -> Spread:
+        """The same for single steps."""
+        work = engine_steps(steps)
+        cost, size = _cost(work, steps), len(steps.prefill_tokens)
+        return _spread(
+            calibration, lambda theta: _total_s(theta, work, cost, size), factors_of_steps(steps)
+        )
+
+
+def _spread(
+    calibration: Calibration, seconds: Callable[[Theta], FloatArray], factors: Factors
+) -> Spread:
+    covariance = np.asarray(calibration.log_covariance)
+    return spread(
+        parameter_variance(seconds, _theta(calibration), covariance),
+        calibration.residual_sd or 0.0,
+        calibration.degrees_of_freedom,
+        calibration.discrepancies,
+        factors,
+    )
 
 
 def _problem(observations: Observations | StepObservations) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from servefit.calibration import Discrepancy
-from servefit.laws.step.factors import PRIOR_LOG_SD, SIZES, Factors, discrepancy
+from servefit.laws.base import Spread
+from servefit.laws.step.factors import PRIOR_LOG_SD, SIZES, Factors, left, seen
 from servefit.laws.step.parameters import Prior, completed
 from servefit.laws.step.physics import Theta, step_terms
 from servefit.laws.step.work import Cost
@@ -91,10 +92,10 @@ class Posterior:
 def maximum_a_posteriori(problem: Problem | None, priors: Sequence[Prior]) -> Posterior:
     """Minimise sum rho(log(predicted / measured) / noise) + sum z^2.
 
-    rho is soft-L1, 2 (sqrt(1 + r^2) - 1), so that single bad rows pull little. z is
-    the standardised log parameter, (log value - log median) / log_sd: the priors make the problem
-    well posed from one measurement on, and answer it without any. The covariance is Laplace's, (J'J / s^2 + I)^-1,
-    with the residual spread s estimated from the rows and `NOISE_PRIOR_SD`.
+    rho is soft-L1, 2 (sqrt(1 + r^2) - 1), so that single bad rows pull little. z is the
+    standardised log parameter, (log value - log median) / log_sd: the priors make the problem well
+    posed from one measurement on, and answer it without any. The covariance is Laplace's,
+    (J'J / s^2 + I)^-1, with the residual spread s estimated from the rows and `NOISE_PRIOR_SD`.
     """
     log_sd = np.array([p.log_sd for p in priors])
     z = np.zeros(len(priors))
@@ -172,9 +173,38 @@ def discrepancies(problem: Problem, priors: Sequence[Prior]) -> dict[str, Discre
             if held_out.sum() >= 2 and (~held_out).sum() >= 2
         ]
         pooled = DISCREPANCY_PRIOR_GROUPS * prior_sd**2 + sum(excesses)
-        log_sd = float(np.sqrt(pooled / (DISCREPANCY_PRIOR_GROUPS + len(excesses))))
-        found[name] = discrepancy(name, whole.factors[name], log_sd)
+        groups = DISCREPANCY_PRIOR_GROUPS + len(excesses)
+        found[name] = seen(name, whole.factors[name], float(np.sqrt(pooled / groups)), groups)
     return found
+
+
+def spread(
+    parameters: FloatArray,
+    noise_sd: float,
+    noise_degrees: float,
+    discrepancies: Mapping[str, Discrepancy],
+    factors: Factors,
+) -> Spread:
+    """All that separates a new measurement from its prediction, as independent variances.
+
+    Parameters, noise, and the discrepancy of every factor that leaves what was seen add up. The
+    sum of variances v_i, each known with nu_i degrees of freedom, has about
+    (sum v_i)^2 / sum(v_i^2 / nu_i) of them (Welch 1947, Satterthwaite 1946); the parameters'
+    share rests on the priors and counts as given.
+
+    Args:
+        parameters: variance from the parameters' covariance, one entry a prediction.
+        noise_sd, noise_degrees: spread of the residuals and how well it is known.
+        discrepancies, factors: of the fit; of the predictions.
+    """
+    known = [(np.full(parameters.shape, noise_sd**2), noise_degrees)]
+    known += [
+        (np.where(left(each, factors[name]), each.log_sd**2, 0.0), each.degrees_of_freedom)
+        for name, each in discrepancies.items()
+        if name in factors
+    ]
+    variance = parameters + sum(v for v, _ in known)
+    return Spread(np.sqrt(variance), variance**2 / sum(v**2 / degrees for v, degrees in known))
 
 
 def _groups(name: str, values: npt.NDArray[Any]) -> list[BoolArray]:
@@ -207,7 +237,7 @@ def parameter_variance(
     log_theta = np.log([theta[name] for name in names])
 
     def log_seconds(values: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             return np.log(seconds(dict(zip(names, np.exp(values).tolist(), strict=True))))
 
     g = gradient(log_seconds, log_theta)
