@@ -14,7 +14,7 @@ import numpy as np
 
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
-from servefit.models.shape import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
+from servefit.models import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
 from servefit.parameters import FittedParameter
 from servefit.points import FloatArray, Points
 

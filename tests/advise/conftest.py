@@ -9,7 +9,7 @@ from servefit.advise import Curve
 from servefit.advise.curve import LATENCIES
 from servefit.calibration import Calibration
 from servefit.hardware import Hardware
-from servefit.models.shape import AttentionGroup, ModelShape, Parts
+from servefit.models import AttentionGroup, ModelShape, Parts
 from servefit.parameters import FittedParameter
 
 GIB = 2**30

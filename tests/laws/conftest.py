@@ -8,7 +8,7 @@ import pytest
 from servefit.calibration import Calibration
 from servefit.hardware import Hardware
 from servefit.laws import Observations, predict
-from servefit.models.shape import AttentionGroup, ModelShape, Parts
+from servefit.models import AttentionGroup, ModelShape, Parts
 from servefit.parameters import FittedParameter
 from servefit.points import Points
 

@@ -2,7 +2,8 @@
 
 from servefit.models.build import shape_from_config
 from servefit.models.catalogue import CatalogueModel, get_model, list_models
-from servefit.models.shape import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
+from servefit.models.parts import AttentionGroup, Experts, Parts, RecurrentGroup
+from servefit.models.shape import ModelShape
 
 __all__ = [
     "AttentionGroup",

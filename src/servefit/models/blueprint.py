@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from servefit.models.config import Config
+from servefit.models.parts import AttentionGroup, Experts, Parts, RecurrentGroup
 from servefit.models.quantisation import Quantisation, read_quantisation
-from servefit.models.shape import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
+from servefit.models.shape import ModelShape
 
 PART_NAMES = tuple(part.name for part in fields(Parts))
 Group = TypeVar("Group", AttentionGroup, RecurrentGroup)

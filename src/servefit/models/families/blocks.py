@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from servefit.models.blueprint import Blueprint
 from servefit.models.config import Config
-from servefit.models.shape import AttentionGroup, Experts
+from servefit.models.parts import AttentionGroup, Experts
 
 
 def decoder(
@@ -38,9 +38,9 @@ def embeddings(blueprint: Blueprint, *, width: int | None = None, head_bias: boo
     blueprint.vector(vocabulary if head_bias else 0)
 
 
-def head_size(config: Config, *keys: str) -> int:
+def head_size(config: Config) -> int:
     """The config's head size, else hidden/heads where that is whole."""
-    size = config.optional_size(*(keys or ("head_dim",)))
+    size = config.optional_size("head_dim")
     if size is not None:
         return size
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
@@ -91,36 +91,46 @@ def attention(
     blueprint: Blueprint,
     layer: int,
     *,
-    num_kv_heads: int,
-    head_size: int,
-    num_heads: int | None = None,
-    block: str = "self_attn",
+    num_kv_heads: int | None = None,
+    width: int | None = None,
     window_tokens: int | None = None,
-    qkv_bias: bool = False,
-    output_bias: bool = False,
+    bias: bool = False,
+    output_bias: bool | None = None,
     qk_norm: bool = False,
     gated: bool = False,
+    block: str = "self_attn",
 ) -> None:
-    """Multi-head or grouped-query attention.
+    """Multi-head or grouped-query attention; heads and their size are the config's.
 
-    ``qk_norm`` adds norms of one head's width for queries and keys; ``gated`` a gate beside the
-    queries.
+    Args:
+        blueprint: the model.
+        layer: which layer.
+        num_kv_heads, width: KV heads and head size where the family finds them elsewhere.
+        window_tokens: of a sliding window.
+        bias: on queries, keys, values and output.
+        output_bias: on the output, where that differs.
+        qk_norm: norms of one head's width for queries and keys.
+        gated: a gate beside the queries.
+        block: name of the block in the checkpoint.
     """
-    heads = num_heads or blueprint.config.size("num_attention_heads")
-    hidden, width, kv_width = blueprint.hidden_size, heads * head_size, num_kv_heads * head_size
+    config, hidden = blueprint.config, blueprint.hidden_size
+    heads = config.size("num_attention_heads")
+    kv = kv_heads(config) if num_kv_heads is None else num_kv_heads
+    size = head_size(config) if width is None else width
+    queries = 2 * heads * size if gated else heads * size
+    last_bias = bias if output_bias is None else output_bias
     name = f"layers.{layer}.{block}."
-    queries = 2 * width if gated else width
-    blueprint.matrix("attention", name + "q_proj", queries, hidden, bias=qkv_bias)
-    blueprint.matrix("attention", name + "k_proj", kv_width, hidden, bias=qkv_bias)
-    blueprint.matrix("attention", name + "v_proj", kv_width, hidden, bias=qkv_bias)
-    blueprint.matrix("attention", name + "o_proj", hidden, width, bias=output_bias)
-    blueprint.vector(2 * head_size if qk_norm else 0)
+    blueprint.matrix("attention", name + "q_proj", queries, hidden, bias=bias)
+    blueprint.matrix("attention", name + "k_proj", kv * size, hidden, bias=bias)
+    blueprint.matrix("attention", name + "v_proj", kv * size, hidden, bias=bias)
+    blueprint.matrix("attention", name + "o_proj", hidden, heads * size, bias=last_bias)
+    blueprint.vector(2 * size if qk_norm else 0)
     blueprint.attends(
         AttentionGroup(
             num_layers=1,
             num_query_heads=heads,
-            num_kv_heads=num_kv_heads,
-            head_size=head_size,
+            num_kv_heads=kv,
+            head_size=size,
             window_tokens=window_tokens,
         )
     )

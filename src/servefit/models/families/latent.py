@@ -5,7 +5,7 @@ from __future__ import annotations
 from servefit.models.blueprint import Blueprint
 from servefit.models.config import Config
 from servefit.models.families.blocks import decoder, dense_ffn, gated_ffn, mixture
-from servefit.models.shape import AttentionGroup, Experts
+from servefit.models.parts import AttentionGroup, Experts
 
 
 def deepseek_v2(config: Config) -> Blueprint:

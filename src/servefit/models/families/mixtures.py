@@ -13,12 +13,11 @@ from servefit.models.families.blocks import (
     gated_ffn,
     head_size,
     kv_heads,
-    layer_types,
     mixture,
     windows,
 )
-from servefit.models.families.dense import qwen_windows
-from servefit.models.shape import AttentionGroup, Experts
+from servefit.models.families.gated import qwen_windows
+from servefit.models.parts import Experts
 
 
 def local_experts(config: Config, shared_ffn_size: int = 0) -> Experts:
@@ -33,68 +32,52 @@ def local_experts(config: Config, shared_ffn_size: int = 0) -> Experts:
 
 
 def mixtral(config: Config) -> Blueprint:
-    """Mixtral: every FFN is a mixture."""
-    layer_windows = windows(config, lambda layer: True)
-
-    def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            window_tokens=layer_windows[index],
-        )
-        mixture(blueprint, f"layers.{index}.block_sparse_moe", local_experts(config))
-
-    return decoder(config, layer)
-
-
-def phimoe(config: Config) -> Blueprint:
-    """Phi-3.5-MoE: Mixtral with biases in attention, norms and LM head."""
-    layer_windows = windows(config, lambda layer: True)
-    bias = config.flag("attention_bias")
-
-    def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            window_tokens=layer_windows[index],
-            qkv_bias=bias,
-            output_bias=bias,
-        )
-        mixture(blueprint, f"layers.{index}.block_sparse_moe", local_experts(config))
-
-    return decoder(config, layer, norm_bias=True, head_bias=config.flag("lm_head_bias"))
+    """Mixtral: every FFN is a mixture; a window on every layer, if any."""
+    return _all_mixed(config, layer_windows=windows(config, lambda layer: True))
 
 
 def granite_moe(config: Config) -> Blueprint:
     """Granite MoE."""
-    bias = config.flag("attention_bias")
+    return _all_mixed(config, bias=config.flag("attention_bias"))
+
+
+def phimoe(config: Config) -> Blueprint:
+    """Phi-3.5-MoE: biases in attention, norms and LM head."""
+    return _all_mixed(
+        config,
+        bias=config.flag("attention_bias"),
+        norm_bias=True,
+        head_bias=config.flag("lm_head_bias"),
+        layer_windows=windows(config, lambda layer: True),
+    )
+
+
+def _all_mixed(
+    config: Config,
+    *,
+    bias: bool = False,
+    norm_bias: bool = False,
+    head_bias: bool = False,
+    layer_windows: list[int | None] | None = None,
+) -> Blueprint:
+    experts = local_experts(config)
 
     def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            qkv_bias=bias,
-            output_bias=bias,
-        )
-        mixture(blueprint, f"layers.{index}.block_sparse_moe", local_experts(config))
+        window = layer_windows[index] if layer_windows else None
+        attention(blueprint, index, window_tokens=window, bias=bias)
+        mixture(blueprint, f"layers.{index}.block_sparse_moe", experts)
 
-    return decoder(config, layer)
+    return decoder(config, layer, norm_bias=norm_bias, head_bias=head_bias)
 
 
 def minimax_m2(config: Config) -> Blueprint:
     """MiniMax-M2: norms over all queries and all keys, a bias on the router's scores."""
-    shared, width = kv_heads(config), head_size(config)
+    experts = local_experts(config)
+    normed_heads = config.size("num_attention_heads") + kv_heads(config)
 
     def layer(blueprint: Blueprint, index: int) -> None:
-        attention(blueprint, index, num_kv_heads=shared, head_size=width)
-        blueprint.vector((config.size("num_attention_heads") + shared) * width)
-        experts = local_experts(config)
+        attention(blueprint, index)
+        blueprint.vector(normed_heads * head_size(config))
         mixture(blueprint, f"layers.{index}.block_sparse_moe", experts)
         blueprint.vector(experts.num_experts)
 
@@ -107,20 +90,11 @@ def minimax_m2(config: Config) -> Blueprint:
 def gpt_oss(config: Config) -> Blueprint:
     """gpt-oss: every other layer has a window, the first one included; biases and sinks."""
     layer_windows = windows(config, lambda layer: layer % 2 == 0)
-    bias = config.flag("attention_bias")
+    bias, experts = config.flag("attention_bias"), local_experts(config)
 
     def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            window_tokens=layer_windows[index],
-            qkv_bias=bias,
-            output_bias=bias,
-        )
+        attention(blueprint, index, window_tokens=layer_windows[index], bias=bias)
         blueprint.vector(config.size("num_attention_heads"))  # sinks
-        experts = local_experts(config)
         mixture(blueprint, f"layers.{index}.mlp", experts, router="router", bias=True)
 
     return decoder(config, layer)
@@ -128,38 +102,26 @@ def gpt_oss(config: Config) -> Blueprint:
 
 def llama4(config: Config) -> Blueprint:
     """Llama 4: three chunked layers to a full one; mixtures have a shared expert."""
-    layer_count = config.layers()
-    interval = config.size("no_rope_layer_interval")
-    with_rope = config.indices("no_rope_layers") or [
-        int((layer + 1) % interval != 0) for layer in range(layer_count)
-    ]
-    if len(with_rope) != layer_count:
-        raise config.error(f"no_rope_layers: {len(with_rope)} entries for {layer_count} layers")
+    layers, interval = config.layers(), config.size("no_rope_layer_interval")
+    rope = config.indices("no_rope_layers") or [(i + 1) % interval for i in range(layers)]
+    if len(rope) != layers:
+        raise config.error(f"no_rope_layers: {len(rope)} entries for {layers} layers")
     chunks = windows(
         config,
-        lambda layer: bool(with_rope[layer]),
+        lambda layer: rope[layer] != 0,
         key="attention_chunk_size",
         label="chunked_attention",
     )
-    step = config.size("interleave_moe_layer_step")
-    mixed = config.indices("moe_layers")
-    if mixed is None:
-        mixed = list(range(step - 1, layer_count, step))
-    bias = config.flag("attention_bias")
+    step, mixed = config.size("interleave_moe_layer_step"), config.indices("moe_layers")
+    mixed = list(range(step - 1, layers, step)) if mixed is None else mixed
+    size, bias = config.size("intermediate_size"), config.flag("attention_bias")
+    experts = local_experts(config, shared_ffn_size=size)
 
     def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            window_tokens=chunks[index],
-            qkv_bias=bias,
-            output_bias=bias,
-        )
+        attention(blueprint, index, window_tokens=chunks[index], bias=bias)
         if index in mixed:
-            name, size = f"layers.{index}.feed_forward", config.size("intermediate_size")
-            mixture(blueprint, name, local_experts(config, size), router="router")
+            name = f"layers.{index}.feed_forward"
+            mixture(blueprint, name, experts, router="router")
             gated_ffn(blueprint, f"{name}.shared_expert", size)
         else:
             dense_ffn(blueprint, index, config.size("intermediate_size_mlp"))
@@ -169,18 +131,12 @@ def llama4(config: Config) -> Blueprint:
 
 def qwen2_moe(config: Config) -> Blueprint:
     """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert beside the mixture."""
-    layer_windows = qwen_windows(config)
+    layer_windows, bias = qwen_windows(config), config.flag("qkv_bias")
     ffn = qwen_ffn(config, shared=True)
 
     def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            window_tokens=layer_windows[index],
-            qkv_bias=config.flag("qkv_bias"),
-        )
+        window = layer_windows[index]
+        attention(blueprint, index, window_tokens=window, bias=bias, output_bias=False)
         ffn(blueprint, index)
 
     return decoder(config, layer)
@@ -189,20 +145,11 @@ def qwen2_moe(config: Config) -> Blueprint:
 def qwen3_moe(config: Config) -> Blueprint:
     """Qwen3-MoE: norms on queries and keys, no shared expert."""
     layer_windows = windows(config, lambda layer: config.flag("use_sliding_window"))
-    bias = config.flag("attention_bias")
-    ffn = qwen_ffn(config, shared=False)
+    bias, ffn = config.flag("attention_bias"), qwen_ffn(config, shared=False)
 
     def layer(blueprint: Blueprint, index: int) -> None:
-        attention(
-            blueprint,
-            index,
-            num_kv_heads=kv_heads(config),
-            head_size=head_size(config),
-            window_tokens=layer_windows[index],
-            qkv_bias=bias,
-            output_bias=bias,
-            qk_norm=True,
-        )
+        window = layer_windows[index]
+        attention(blueprint, index, window_tokens=window, bias=bias, qk_norm=True)
         ffn(blueprint, index)
 
     return decoder(config, layer)
@@ -234,81 +181,3 @@ def qwen_ffn(config: Config, *, shared: bool) -> Callable[[Blueprint, int], None
             blueprint.matrix("other_matrices", f"{name}.shared_expert_gate", 1, hidden)
 
     return ffn
-
-
-def gemma4(config: Config) -> Blueprint:
-    """Gemma 4: windowed and full layers with KV shapes of their own.
-
-    Full layers may share one projection for keys and values (both are cached). The last
-    ``num_kv_shared_layers`` read the cache of earlier layers. A mixture stands beside the dense
-    FFN where there is one. Small models add an embedding of each token to every layer.
-    """
-    if config.text("use_bidirectional_attention") == "all":
-        raise config.error("use_bidirectional_attention = 'all': an encoder keeps no KV cache")
-    layer_count = config.layers()
-    full = layer_types(config, {"full_attention": True, "sliding_attention": False}) or [
-        (layer + 1) % 6 == 0 for layer in range(layer_count)
-    ]
-    full[-1] = True
-    first_shared = layer_count - config.size("num_kv_shared_layers", least=0)
-    if not 0 < first_shared <= layer_count:
-        raise config.error("num_kv_shared_layers: must leave a layer with a cache of its own")
-    per_layer = config.optional_size("hidden_size_per_layer_input", least=0) or 0
-
-    def layer(blueprint: Blueprint, index: int) -> None:
-        _gemma4_attention(blueprint, index, full=full[index], owns_cache=index < first_shared)
-        hidden, size = blueprint.hidden_size, config.size("intermediate_size")
-        wide = config.flag("use_double_wide_mlp") and index >= first_shared
-        dense_ffn(blueprint, index, 2 * size if wide else size)
-        if config.flag("enable_moe_block"):
-            experts = Experts(
-                num_layers=1,
-                num_experts=config.size("num_experts"),
-                experts_per_token=config.size("top_k_experts"),
-                ffn_size=config.size("moe_intermediate_size"),
-            )
-            mixture(blueprint, f"layers.{index}", experts, router="router.proj")
-            blueprint.vector(experts.num_experts + hidden + 3 * hidden)  # scales, norms
-        if per_layer:
-            name = f"layers.{index}.per_layer_"
-            blueprint.matrix("ffn", name + "input_gate", per_layer, hidden)
-            blueprint.matrix("ffn", name + "projection", hidden, per_layer)
-            blueprint.vector(hidden)
-
-    blueprint = decoder(config, layer, norms=4)
-    if per_layer:
-        width = layer_count * per_layer
-        rows = config.size("vocab_size_per_layer_input")
-        blueprint.vector(rows * width, part="lookups")
-        name = "per_layer_model_projection"
-        blueprint.matrix("other_matrices", name, width, blueprint.hidden_size)
-        blueprint.vector(per_layer)
-    return blueprint
-
-
-def _gemma4_attention(blueprint: Blueprint, index: int, *, full: bool, owns_cache: bool) -> None:
-    config, hidden = blueprint.config, blueprint.hidden_size
-    heads, bias = config.size("num_attention_heads"), config.flag("attention_bias")
-    one_projection = full and config.flag("attention_k_eq_v")
-    size = config.size("global_head_dim" if full else "head_dim")
-    shared = kv_heads(config)
-    if one_projection and "num_global_key_value_heads" in config:
-        shared = kv_heads(config, "num_global_key_value_heads")
-    name = f"layers.{index}.self_attn."
-    blueprint.matrix("attention", name + "q_proj", heads * size, hidden, bias=bias)
-    if owns_cache:
-        blueprint.matrix("attention", name + "k_proj", shared * size, hidden, bias=bias)
-        if not one_projection:
-            blueprint.matrix("attention", name + "v_proj", shared * size, hidden, bias=bias)
-    blueprint.matrix("attention", name + "o_proj", hidden, heads * size, bias=bias)
-    blueprint.vector((2 if owns_cache else 1) * size)
-    blueprint.attends(
-        AttentionGroup(
-            num_layers=1,
-            num_query_heads=heads,
-            num_kv_heads=shared,
-            head_size=size,
-            window_tokens=None if full else config.size("sliding_window"),
-            owns_cache=owns_cache,
-        )
-    )
