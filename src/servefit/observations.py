@@ -98,6 +98,9 @@ def observe(
         total_tokens_per_s=throughput[index],
         e2e_s=e2e_s[index],
         rows=columns.rows()[index],
+        ttft_s=columns.number("ttft_mean_s")[index],
+        tpot_s=_tpot_s(columns, e2e_s, output_tokens)[index],
+        itl_s=columns.number("itl_mean_s")[index],
     )
     return Observed(observations, index, unusable)
 
@@ -212,6 +215,14 @@ def _complete(
         batch * tokens / e2e_s,
     )
     return throughput, _first_known(e2e_s, batch * tokens / throughput)
+
+
+def _tpot_s(columns: _Columns, e2e_s: FloatArray, output_tokens: FloatArray) -> FloatArray:
+    """TPOT as measured, else by its definition from E2E and TTFT in service."""
+    gaps = np.where(output_tokens > 1, output_tokens - 1, np.nan)
+    return _first_known(
+        columns.number("tpot_mean_s"), (e2e_s - columns.number("ttft_mean_s")) / gaps
+    )
 
 
 def _first_known(*candidates: FloatArray) -> FloatArray:

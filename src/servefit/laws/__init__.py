@@ -5,6 +5,8 @@ from __future__ import annotations
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.laws.base import Law, Observations, Prediction, Spread, StepObservations
+from servefit.laws.imai import Imai
+from servefit.laws.llmvisor import LlmVisor
 from servefit.laws.slim import Slim
 from servefit.laws.step import StepLaw
 from servefit.points import Points
@@ -22,7 +24,16 @@ __all__ = [
 ]
 
 #: Every law by its name on the command line.
-LAWS: dict[str, Law] = {law.name: law for law in (Slim(), StepLaw())}
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        Slim(),
+        StepLaw(),
+        LlmVisor(),
+        Imai(),
+        Imai(roofline=True, name="imai-roofline"),
+    )
+}
 
 
 def get_law(name: str) -> Law:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -25,12 +25,19 @@ class Observations:
         total_tokens_per_s: measured throughput, input and output tokens (Eq. 6); NaN if unknown.
         e2e_s: measured time in service of one request, without queueing; NaN if unknown.
         rows: each observation's position in its file.
+        ttft_s: measured time to first token in service, without queueing; NaN if unknown.
+        tpot_s: measured (E2E - TTFT) / (output tokens - 1); NaN if unknown.
+        itl_s: measured time between chunks of an answer; NaN if unknown.
     """
 
     points: Points
     total_tokens_per_s: FloatArray
     e2e_s: FloatArray
     rows: RowArray
+    # Only baselines look at these; a scalar NaN stands for a whole unknown column.
+    ttft_s: FloatArray = field(default_factory=lambda: np.array(np.nan))
+    tpot_s: FloatArray = field(default_factory=lambda: np.array(np.nan))
+    itl_s: FloatArray = field(default_factory=lambda: np.array(np.nan))
 
 
 @dataclass(frozen=True)

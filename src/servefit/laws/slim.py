@@ -15,6 +15,10 @@ The brackets of Eq. 9 are damaged in the public text. ``decode_form="product"`` 
 above, which the paper's own tables support; ``"sum"`` is the other one,
 T_dec = (B + B0) T_d + B M_dec / (eta_m BW_max), in which the offset leaves the KV traffic alone.
 
+``without`` leaves terms out, for the paper's ablation (Table IV): ``"kv"`` sets M_dec = 0,
+``"dense"`` sets T_d = 0, ``"gamma"`` sets its architecture term alone to 0; the paper does not
+say which of the last two it means.
+
 SLIM knows nothing of tensor parallelism: its peaks are one accelerator's.
 """
 
@@ -41,6 +45,7 @@ from servefit.parameters import Parameter
 from servefit.points import EngineSteps, FloatArray, Points
 
 DecodeForm = Literal["product", "sum"]
+Without = Literal["nothing", "kv", "dense", "gamma"]
 
 PARAMETERS = (
     Parameter("eta_c", "1", 1e-3, 1.0, 0.5, "compute efficiency of prefill (Eq. 7)"),
@@ -85,7 +90,10 @@ def kv_bytes_read(points: Points) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Design:
-    """Everything of the points that the parameters multiply, in seconds at efficiency 1."""
+    """Everything of the points that the parameters multiply, in seconds at efficiency 1.
+
+    A term that is left out is 0 here, whatever its parameter.
+    """
 
     batch: FloatArray
     prefill_s: FloatArray
@@ -94,7 +102,7 @@ class _Design:
     kv_s: FloatArray
 
 
-def _design(points: Points) -> _Design:
+def _design(points: Points, without: Without = "nothing") -> _Design:
     flops_per_s = points.per_pair(lambda m, h: h.peak_flops(m.weight_dtype) or UNKNOWN_PEAK_PER_S)
     bytes_per_s = points.per_hardware(
         lambda h: h.memory_bandwidth_bytes_per_s or UNKNOWN_PEAK_PER_S
@@ -103,9 +111,9 @@ def _design(points: Points) -> _Design:
     return _Design(
         batch=points.batch,
         prefill_s=prefill_flops(points) / flops_per_s,
-        dense_tokens=points.output_tokens,
-        dense_scaled_tokens=scale * points.output_tokens,
-        kv_s=kv_bytes_read(points) / bytes_per_s,
+        dense_tokens=points.output_tokens * (without != "dense"),
+        dense_scaled_tokens=scale * points.output_tokens * (without not in ("dense", "gamma")),
+        kv_s=kv_bytes_read(points) / bytes_per_s * (without != "kv"),
     )
 
 
@@ -181,9 +189,11 @@ class Slim:
 
     Attributes:
         decode_form: the reading of Eq. 9, ``"product"`` (default) or ``"sum"``.
+        without: the term that an ablation leaves out.
     """
 
     decode_form: DecodeForm = "product"
+    without: Without = "nothing"
     name: str = "slim"
 
     def fit(self, observations: Observations | StepObservations) -> Calibration:
@@ -205,7 +215,7 @@ class Slim:
                 "slim: some runs name a GPU with known peaks and some do not: fit them apart, or "
                 "say what the unknown GPU is"
             )
-        design = _design(observations.points)
+        design = _design(observations.points, self.without)
         tokens = observations.points.batch * (
             observations.points.input_tokens + observations.points.output_tokens
         )
@@ -231,7 +241,7 @@ class Slim:
         calibration = Calibration(
             law=self.name,
             parameters=solution.parameters,
-            settings={"decode_form": self.decode_form},
+            settings={"decode_form": self.decode_form, "without": self.without},
             log_covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
             residual_sd=solution.residual_sd,
             degrees_of_freedom=solution.degrees_of_freedom,
@@ -250,8 +260,8 @@ class Slim:
     def predict(self, calibration: Calibration, points: Points) -> Prediction:
         """Eq. 5-12 with the calibration's parameters."""
         theta = calibration.theta()
-        form: DecodeForm = calibration.settings.get("decode_form", "product")
-        prefill, dense, dense_scaled, kv = _terms(theta, _design(points), form)
+        form, design = _as_fitted(calibration, points)
+        prefill, dense, dense_scaled, kv = _terms(theta, design, form)
         decode = dense + dense_scaled + kv
         fixed = np.full_like(decode, theta[5])
         return prediction(
@@ -277,8 +287,8 @@ class Slim:
 
     def spread(self, calibration: Calibration, points: Points) -> dict[str, Spread] | None:
         """Parameter covariance and residual spread, carried to E2E, TTFT and TPOT."""
-        form: DecodeForm = calibration.settings.get("decode_form", "product")
-        first, decode = _gradients_s(calibration.theta(), _design(points), form)
+        form, design = _as_fitted(calibration, points)
+        first, decode = _gradients_s(calibration.theta(), design, form)
         answer = self.predict(calibration, points)
         return propagate(
             calibration,
@@ -288,6 +298,14 @@ class Slim:
                 "tpot_s": decode / answer.decode_s[..., None],
             },
         )
+
+
+def _as_fitted(calibration: Calibration, points: Points) -> tuple[DecodeForm, _Design]:
+    """The reading of Eq. 9 and the terms that the calibration was fitted with."""
+    settings = calibration.settings
+    return settings.get("decode_form", "product"), _design(
+        points, settings.get("without", "nothing")
+    )
 
 
 def _notes(solution: Solution) -> tuple[str, ...]:
