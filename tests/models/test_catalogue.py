@@ -48,6 +48,11 @@ def test_other_names_are_refused_with_the_nearest_and_the_remedy(name: str, near
         get_model(name)
 
 
+def test_a_folder_without_a_config_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ServefitError, match=r"holds no config\.json"):
+        get_model(tmp_path)
+
+
 def test_a_name_like_no_other_is_refused_without_a_guess() -> None:
     with pytest.raises(ServefitError, match="'zzz' is not in the catalogue: `servefit models`"):
         get_model("zzz")

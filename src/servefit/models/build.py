@@ -39,8 +39,9 @@ def shape_from_config(
     text = outer.section("text_config")
     if text is None:
         return _shape(values, name, source, nested=False)
-    inherited = {key: values[key] for key in SHARED_KEYS if key in values}
-    shape = _shape({**inherited, **text.values}, name, source, nested=True)
+    own = {key: value for key, value in text.values.items() if value is not None}
+    shared = {key: values[key] for key in SHARED_KEYS if key in values}
+    shape = _shape({**text.values, **shared, **own}, name, source, nested=True)
     return shape.with_note("only its language model is counted, no vision or audio encoder")
 
 

@@ -97,6 +97,8 @@ def _index() -> dict[str, tuple[CatalogueModel, str]]:
 
 
 def _unknown(name: str) -> str:
+    if Path(name).is_dir():
+        return f"folder {name!r} holds no config.json: give the path of the model's config.json"
     spellings = {full.rpartition("/")[2].lower(): full for m in list_models() for full in m.names}
     close = difflib.get_close_matches(name.lower().rpartition("/")[2], spellings, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(spellings[match] for match in close)}? " if close else ""
