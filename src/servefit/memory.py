@@ -189,18 +189,22 @@ def gpus_needed(model: ModelShape, context_tokens: float, reservation: Reservati
 
 
 def kv_capacity_tokens(
-    model: ModelShape, gpu_memory_bytes: float, *, tensor_parallel_size: int = 1
+    model: ModelShape,
+    gpu_memory_bytes: float,
+    *,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
 ) -> float:
     """Tokens that an engine's KV cache holds by default: reservation / bytes a token and rank.
 
-    With `DEFAULT_UTILIZATION` and `MEASURED_OTHER_BYTES`; at least one token. Where the weights
+    Pipeline stages share the layers, and with them weights and cache, evenly. With `DEFAULT_UTILIZATION` and `MEASURED_OTHER_BYTES`; at least one token. Where the weights
     take nearly all of the memory this is little more than a guess: give the engine's own number.
     """
     reservation = Reservation(
         gpu_memory_bytes,
         DEFAULT_UTILIZATION,
-        model.weight_bytes / tensor_parallel_size,
+        model.weight_bytes / (tensor_parallel_size * pipeline_parallel_size),
         MEASURED_OTHER_BYTES,
     )
-    each = model.kv_bytes_per_token_on_rank(tensor_parallel_size)
+    each = model.kv_bytes_per_token_on_rank(tensor_parallel_size) / pipeline_parallel_size
     return max(reservation.kv_bytes / each, 1.0) if each > 0 else math.inf

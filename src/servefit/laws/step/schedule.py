@@ -14,13 +14,16 @@ Static. All B prompts are prefilled, as many a step as fit the token budget, the
 
 Prefix caching with hit rate h leaves (1 - h) IL tokens of a prompt to compute after h IL cached
 ones. Speculative decoding with g drafts accepted at rate a yields
-tau = (1 - a^(g+1)) / (1 - a) tokens a step (Leviathan et al. 2023, Eq. 1), so OL / tau steps.
+tau = (1 - a^(g+1)) / (1 - a) tokens a step (Leviathan et al. 2023, Eq. 1), so OL / tau steps of
+g + 1 tokens a request; proposing costs g c decode steps more (c: `Serving.draft_cost`).
 Pipeline parallelism over s stages splits the batch into s micro-batches that fill the stages: each
-step is that of B / s requests.
+step is that of B / s requests (of one, if there are fewer), and each micro-batch has its share of
+the KV cache. What the stages send each other is left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -36,24 +39,35 @@ from servefit.points import EngineSteps, FloatArray, IntArray, Points, Serving
 ASSUMED_TOKEN_BUDGET = 4096.0
 
 
-def effective_batch(
-    cap: FloatArray,
-    input_tokens: FloatArray,
-    output_tokens: FloatArray,
-    mean_context_tokens: FloatArray,
-    serving: Serving,
-) -> FloatArray:
-    """Requests that run at once under a cap: whichever of three limits binds first.
+def batch_limits(points: Points, serving: Serving) -> dict[str, FloatArray]:
+    """The batch that each limit allows; the least of them runs. NaN is unknown and does not bind.
 
-        B = min(max_num_seqs, KV capacity / mean context, token budget / (1 + IL / OL))
+        max_num_seqs   the cap itself; the only one of a static batch, which runs in waves
+        KV capacity    (capacity - h IL) / (mean context - h IL)
+        token budget   s budget / (1 + g + (1 - h) IL tau / OL)        with chunked prefill
 
-    The last, for chunked prefill, says that a step must hold one token of each decode and its
-    share B IL / OL of prompt tokens. Unknown limits do not bind.
+    The last says that a step must hold the 1 + g tokens of each decode and its share
+    B (1 - h) IL tau / OL of prompt tokens; without speculation, prefix hits and pipeline stages it
+    is budget / (1 + IL / OL). Prefix hits are taken to be one prefix that all requests share.
     """
-    by_memory = serving.kv_capacity_tokens / mean_context_tokens
-    budget = np.where(serving.chunked_prefill == 0, np.nan, serving.max_num_batched_tokens)
-    by_budget = budget / (1 + input_tokens / output_tokens)
-    return np.fmax(np.fmin(np.fmin(cap, by_memory), by_budget), np.fmin(cap, 1.0))
+    shared = serving.prefix_hit_rate * points.input_tokens
+    tau = tokens_per_step(serving.draft_tokens, serving.acceptance_rate)
+    a_step = 1 + serving.draft_tokens + (points.input_tokens - shared) * tau / points.output_tokens
+    chunked = ~serving.static & (serving.chunked_prefill != 0)
+    budget = serving.pipeline_parallel_size * serving.max_num_batched_tokens
+    by_memory = (serving.kv_capacity_tokens - shared) / (mean_context(points) - shared)
+    return {
+        "max_num_seqs": points.batch,
+        "KV capacity": np.where(serving.static, np.nan, by_memory),
+        "token budget": np.where(chunked, budget / a_step, np.nan),
+    }
+
+
+def effective_batch(limits: Mapping[str, FloatArray]) -> FloatArray:
+    """The least of `batch_limits`, though one request runs whatever they say."""
+    cap = limits["max_num_seqs"]
+    least = np.fmin(np.fmin(cap, limits["KV capacity"]), limits["token budget"])
+    return np.fmax(least, np.fmin(cap, 1.0))
 
 
 def flatten(points: Points) -> tuple[Points, Serving]:
@@ -66,13 +80,11 @@ def flatten(points: Points) -> tuple[Points, Serving]:
     def flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.broadcast_to(values, shape).ravel()
 
-    given = points.serving or Serving(
-        static=np.zeros((), dtype=bool),
-        chunked_prefill=np.full((), np.nan),
-        max_num_batched_tokens=np.full((), np.nan),
-        kv_capacity_tokens=np.full((), np.nan),
-    )
-    context = points.mean_context_tokens
+    given = points.serving or Serving()
+
+    def flat_if_known(values: FloatArray | None) -> FloatArray | None:
+        return None if values is None else flat(values)
+
     flat_points = replace(
         points,
         model_index=flat(points.model_index),
@@ -81,7 +93,9 @@ def flatten(points: Points) -> tuple[Points, Serving]:
         output_tokens=flat(points.output_tokens),
         batch=flat(points.batch),
         tensor_parallel_size=flat(points.tensor_parallel_size),
-        mean_context_tokens=None if context is None else flat(context),
+        mean_context_tokens=flat_if_known(points.mean_context_tokens),
+        context_sd_tokens=flat_if_known(points.context_sd_tokens),
+        prompt_spread=flat_if_known(points.prompt_spread),
         serving=None,
     )
     capacity = flat(given.kv_capacity_tokens)
@@ -91,12 +105,14 @@ def flatten(points: Points) -> tuple[Points, Serving]:
         chunked_prefill=flat(given.chunked_prefill),
         max_num_batched_tokens=flat(given.max_num_batched_tokens),
         kv_capacity_tokens=np.where(
-            np.isnan(capacity), _default_capacity_tokens(flat_points), capacity
+            np.isnan(capacity),
+            _default_capacity_tokens(flat_points, given.pipeline_parallel_size),
+            capacity,
         ),
     )
 
 
-def _default_capacity_tokens(points: Points) -> FloatArray:
+def _default_capacity_tokens(points: Points, pipeline_parallel_size: int) -> FloatArray:
     """Tokens that the KV cache holds by default; NaN where the memory is unknown."""
     keys = np.stack(
         [points.model_index, points.hardware_index, points.tensor_parallel_size.astype(np.int64)]
@@ -105,7 +121,12 @@ def _default_capacity_tokens(points: Points) -> FloatArray:
     capacity = [
         np.nan
         if (memory := points.hardware[h].memory_bytes) is None
-        else kv_capacity_tokens(points.models[m], memory, tensor_parallel_size=t)
+        else kv_capacity_tokens(
+            points.models[m],
+            memory,
+            tensor_parallel_size=t,
+            pipeline_parallel_size=pipeline_parallel_size,
+        )
         for m, h, t in groups.T.tolist()
     ]
     return np.array(capacity, dtype=np.float64)[of_point.reshape(-1)]
@@ -117,11 +138,13 @@ class Schedule:
 
     Attributes:
         batch: requests that run at once, one entry a point.
+        limits: see `batch_limits`; empty where the batch is no cap.
         first: steps up to a request's first token.
         rest: steps from there to its last.
     """
 
     batch: FloatArray
+    limits: Mapping[str, FloatArray]
     first: Steps
     rest: Steps
 
@@ -135,26 +158,19 @@ def mean_context(points: Points) -> FloatArray:
 
 def run_schedule(points: Points, serving: Serving) -> Schedule:
     """The steps that serve each of some points of one dimension."""
-    context = mean_context(points)
-    batch = points.batch
-    if serving.batch_is_cap:
-        lengths = (points.input_tokens, points.output_tokens)
-        running = effective_batch(batch, *lengths, context, serving)
-        batch = np.where(serving.static, batch, running)
+    limits = batch_limits(points, serving) if serving.batch_is_cap else {}
+    batch = effective_batch(limits) if limits else points.batch
     chunked = ~serving.static & (serving.chunked_prefill != 0)
     whole = ~serving.static & (serving.chunked_prefill == 0)
     parts = []
     for build, rows in ((_chunked, chunked), (_whole, whole), (_static, serving.static)):
         if rows.any():
-            parts.append(build(np.flatnonzero(rows), points, serving, batch, context))
+            parts.append(build(_Load.of(np.flatnonzero(rows), points, serving, batch)))
     first, rest = zip(*parts, strict=True)
-    return Schedule(batch, concatenate(list(first)), concatenate(list(rest)))
+    return Schedule(batch, limits, concatenate(list(first)), concatenate(list(rest)))
 
 
-def _chunked(
-    row: IntArray, points: Points, serving: Serving, batch: FloatArray, context: FloatArray
-) -> tuple[Steps, Steps]:
-    load = _Load.of(row, points, serving, batch, context)
+def _chunked(load: _Load) -> tuple[Steps, Steps]:
     room = np.maximum(load.budget - load.batch * (1 + load.drafts), 1.0)
     chunks = np.maximum(1.0, load.new_tokens / room)
     life = load.decode_steps - 1 + chunks
@@ -164,20 +180,20 @@ def _chunked(
     prompts = arrivals / mixed
     others = np.clip(life * mixed - chunks, 0.0, load.decode_steps - 1)
     return (
-        load.steps(chunks, prompts=prompts, decoding=load.batch),
+        concatenate(
+            [load.steps(chunks, prompts=prompts, decoding=load.batch), *load.drafting(chunks)]
+        ),
         concatenate(
             [
                 load.steps(others, prompts=prompts, decoding=load.batch),
                 load.steps(load.decode_steps - 1 - others, decoding=load.batch),
+                *load.drafting(load.decode_steps - 1),
             ]
         ),
     )
 
 
-def _whole(
-    row: IntArray, points: Points, serving: Serving, batch: FloatArray, context: FloatArray
-) -> tuple[Steps, Steps]:
-    load = _Load.of(row, points, serving, batch, context)
+def _whole(load: _Load) -> tuple[Steps, Steps]:
     one = np.ones_like(load.batch)
     others = np.maximum(load.batch - 1, 0.0)
     return (
@@ -186,17 +202,14 @@ def _whole(
             [
                 load.steps(others, prompts=one),
                 load.steps(load.decode_steps - 1, decoding=load.batch),
+                *load.drafting(load.decode_steps - 1),
             ]
         ),
     )
 
 
-def _static(
-    row: IntArray, points: Points, serving: Serving, batch: FloatArray, context: FloatArray
-) -> tuple[Steps, Steps]:
-    load = _Load.of(row, points, serving, batch, context)
-    peak = load.batch * (points.input_tokens + points.output_tokens)[row]
-    overflows = peak > load.capacity
+def _static(load: _Load) -> tuple[Steps, Steps]:
+    overflows = load.batch * (load.input_tokens + load.output_tokens) > load.capacity
     fits = np.flatnonzero(~overflows)
     parts = [_static_at_once(load.take(fits))]
     parts += [_static_in_waves(load.take(np.array([i]))) for i in np.flatnonzero(overflows)]
@@ -208,10 +221,13 @@ def _static_at_once(load: _Load) -> tuple[Steps, Steps]:
     prompts_a_step = np.maximum(np.floor(load.budget / load.new_tokens), 1.0)
     whole = np.ceil(load.batch / prompts_a_step)
     count = np.maximum(whole, load.batch * load.new_tokens / load.budget)
-    decode_context = load.input_tokens + load.output_tokens / 2
+    context = load.input_tokens + load.output_tokens / 2
+    drafting = load.drafting(load.decode_steps - 1, context=context)
     return (
         load.steps(count, prompts=load.batch / count),
-        load.steps(load.decode_steps - 1, decoding=load.batch, context=decode_context),
+        concatenate(
+            [load.steps(load.decode_steps - 1, decoding=load.batch, context=context), *drafting]
+        ),
     )
 
 
@@ -225,9 +241,10 @@ def _static_in_waves(load: _Load) -> tuple[Steps, Steps]:
         float(load.budget[0]),
     )
     admitted = next(i for i, wave in enumerate(simulated) if wave.decoding) if simulated else 0
+    tokens_a_step = float(load.output_tokens[0] / load.decode_steps[0])
     steps = [
         load.steps(
-            np.array([wave.count]),
+            np.array([wave.count / tokens_a_step if wave.decoding else wave.count]),
             prompts=np.array([wave.prompts]),
             prefill_tokens=np.array([wave.prefill_tokens]),
             decoding=np.array([wave.decoding]),
@@ -249,42 +266,50 @@ class _Load:
     new_tokens: FloatArray
     cached_tokens: FloatArray
     mean_context: FloatArray
+    context_sd: FloatArray
+    prompt_spread: FloatArray
     decode_steps: FloatArray
     drafts: FloatArray
+    draft_cost: FloatArray
     budget: FloatArray
     capacity: FloatArray
 
     @classmethod
-    def of(
-        cls,
-        row: IntArray,
-        points: Points,
-        serving: Serving,
-        batch: FloatArray,
-        context: FloatArray,
-    ) -> _Load:
+    def of(cls, row: IntArray, points: Points, serving: Serving, batch: FloatArray) -> _Load:
         prompt = points.input_tokens[row]
         output = points.output_tokens[row]
-        hit = serving.prefix_hit_rate
+        hit, stages = serving.prefix_hit_rate, serving.pipeline_parallel_size
+        sd, spread = points.context_sd_tokens, points.prompt_spread
         budget = serving.max_num_batched_tokens[row]
         # An engine that does not chunk must be able to take its longest prompt in one step.
         assumed = np.fmax(ASSUMED_TOKEN_BUDGET, np.where(serving.static[row], prompt, 0.0))
         return cls(
             row=row,
-            batch=batch[row] / serving.pipeline_parallel_size,
+            batch=np.maximum(batch[row] / stages, np.minimum(batch[row], 1.0)),
             input_tokens=prompt,
             output_tokens=output,
             new_tokens=np.maximum((1 - hit) * prompt, 1.0),
             cached_tokens=hit * prompt,
-            mean_context=context[row],
+            mean_context=mean_context(points)[row],
+            context_sd=output / np.sqrt(12.0) if sd is None else sd[row],
+            prompt_spread=np.ones(len(row)) if spread is None else spread[row],
             decode_steps=output / tokens_per_step(serving.draft_tokens, serving.acceptance_rate),
             drafts=np.full(len(row), float(serving.draft_tokens)),
+            draft_cost=np.full(len(row), serving.draft_cost),
             budget=np.where(np.isnan(budget), assumed, budget),
-            capacity=serving.kv_capacity_tokens[row],
+            capacity=serving.kv_capacity_tokens[row] / stages,
         )
 
     def take(self, index: IntArray) -> _Load:
         return _Load(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def drafting(self, count: FloatArray, context: FloatArray | None = None) -> list[Steps]:
+        """What it costs to propose the drafts of ``count`` steps: g c decode steps each."""
+        if not (self.drafts * self.draft_cost).any():
+            return []
+        proposed = count * self.drafts * self.draft_cost
+        alone = self.steps(proposed, decoding=self.batch, context=context)
+        return [replace(alone, drafts=np.zeros_like(self.drafts))]
 
     def steps(
         self,
@@ -309,6 +334,8 @@ class _Load:
             decode_requests=requests,
             decode_context_tokens=requests * each,
             drafts=self.drafts,
+            context_sd=self.context_sd,
+            prompt_spread=self.prompt_spread,
         )
 
 
@@ -321,13 +348,16 @@ def tokens_per_step(draft_tokens: float, acceptance_rate: float) -> float:
 
 def engine_steps(steps: EngineSteps) -> Steps:
     """Single measured steps in the law's terms."""
+    size = len(steps.prefill_tokens)
     return Steps(
-        row=np.arange(len(steps.prefill_tokens)),
-        count=np.ones(len(steps.prefill_tokens)),
+        row=np.arange(size),
+        count=np.ones(size),
         prefill_tokens=steps.prefill_tokens,
         prefill_requests=steps.prefill_requests,
         prefill_kv_tokens=steps.prefill_kv_tokens,
         decode_requests=steps.decode_requests,
         decode_context_tokens=steps.decode_context_tokens,
-        drafts=np.zeros(len(steps.prefill_tokens)),
+        drafts=np.zeros(size),
+        context_sd=np.zeros(size),
+        prompt_spread=np.ones(size),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from servefit.dtypes import bytes_per_number
 from servefit.hardware import Hardware
-from servefit.models import ModelShape
+from servefit.models import AttentionGroup, ModelShape
 from servefit.points import FloatArray, IntArray
 
 #: Peaks of an accelerator of which nothing is known; the law then calibrates a factor on each.
@@ -34,6 +34,8 @@ class Steps:
         decode_requests: requests that decode.
         decode_context_tokens: KV-cache tokens that these read, over all of them.
         drafts: tokens that each of them proposes beside its own (speculative decoding).
+        context_sd: standard deviation of one decode's context over the steps and requests.
+        prompt_spread: E[n^2] / E[n]^2 of the prompts' lengths n.
     """
 
     row: IntArray
@@ -44,6 +46,8 @@ class Steps:
     decode_requests: FloatArray
     decode_context_tokens: FloatArray
     drafts: FloatArray
+    context_sd: FloatArray
+    prompt_spread: FloatArray
 
     def take(self, index: IntArray) -> Steps:
         """The steps at these positions."""
@@ -68,7 +72,8 @@ class Cost:
         weights_s: reading the weights once.
         prefill_flops_s: GEMM FLOPs of prompt tokens.
         decode_flops_s: GEMM FLOPs of decode tokens, and the LM head of all sampled ones.
-        kv_s: reading the KV cache: decodes' context, and earlier chunks or cached prefixes.
+        kv_s: reading the KV cache: decodes' context, and earlier chunks or cached prefixes; of
+            recurrent layers, reading and writing their states.
         kv_flops_s: attention FLOPs of decode tokens.
         attention_flops_s: attention of prompt tokens.
         all_reduces: all-reduces across ranks; 0 on one.
@@ -97,7 +102,8 @@ def step_cost(
 
         weights    = (streamed bytes, experts by their expected number) / t / BW
         GEMM FLOPs = 2 (matrix parameters) n / t / F       n tokens; LM head only for sampled ones
-        KV         = (bytes a token and rank, within each layer's window) x tokens read / BW
+        KV         = (bytes a token and rank, within each layer's window) x tokens read / BW,
+                     and twice the recurrent states of each request / t / BW
         attention  = 2 H_q (d_k + d_v) x (query, context) pairs / t / F
         all-reduce = 2 L, of n D numbers each: 2 (t-1)/t n D b / BW_link
 
@@ -142,30 +148,55 @@ def step_cost(
 
 def _kv_bytes_read(model: ModelShape, tensor_parallel_size: int, steps: Steps) -> FloatArray:
     """Bytes of KV cache that a rank reads: per layer kind, tokens within reach x bytes a token."""
-    total = np.zeros_like(steps.decode_context_tokens)
-    for requests, tokens in (
-        (steps.decode_requests, steps.decode_context_tokens),
-        (steps.prefill_requests, steps.prefill_kv_tokens),
-    ):
-        each = _per_request(tokens, requests)
-        for group in model.attention:
-            numbers = group.num_layers * group.kv_numbers_per_token_on_rank(tensor_parallel_size)
-            total = total + numbers * requests * group.tokens_in_reach(each)
-    return total * bytes_per_number(model.kv_cache_dtype)
+    context = _per_request(steps.decode_context_tokens, steps.decode_requests)
+    cached = _per_request(steps.prefill_kv_tokens, steps.prefill_requests)
+    numbers = np.zeros_like(context)
+    for group in model.attention:
+        a_token = group.num_layers * group.kv_numbers_per_token_on_rank(tensor_parallel_size)
+        tokens = steps.decode_requests * mean_reach(group, context, steps.context_sd)
+        tokens = tokens + steps.prefill_requests * group.tokens_in_reach(cached)
+        numbers = numbers + a_token * tokens
+    states = 2 * model.state_bytes_per_request / tensor_parallel_size
+    updated = steps.decode_requests + steps.prefill_requests
+    return numbers * bytes_per_number(model.kv_cache_dtype) + states * updated
+
+
+def mean_reach(group: AttentionGroup, mean: FloatArray, sd: FloatArray) -> FloatArray:
+    """E[min(context, window)] over decodes whose contexts have this mean and spread.
+
+    The context is taken as uniform on mean -/+ sqrt(3) sd, which it is for equal requests, whose
+    context grows from IL to IL + OL. With a window w and the ends a < w < b that is
+    [(w^2 - a^2) / 2 + (b - w) w] / (b - a).
+    """
+    if group.window_tokens is None:
+        return mean
+    half = np.minimum(np.sqrt(3.0) * sd, mean)
+    low, high = mean - half, mean + half
+    turn = np.clip(float(group.window_tokens), low, high)
+    area = (turn**2 - low**2) / 2 + (high - turn) * group.window_tokens
+    exact = np.divide(area, 2 * half, out=np.zeros_like(mean), where=half > 1e-9 * (1 + mean))
+    return np.where(half > 1e-9 * (1 + mean), exact, group.tokens_in_reach(mean))
 
 
 def _decode_attention_flops(model: ModelShape, steps: Steps) -> FloatArray:
-    each = _per_request(steps.decode_context_tokens, steps.decode_requests)
-    queries = steps.decode_requests * (1 + steps.drafts)
-    return queries * model.decode_attention_flops(each)
+    context = _per_request(steps.decode_context_tokens, steps.decode_requests)
+    flops = np.zeros_like(context)
+    for group in model.attention:
+        reach = mean_reach(group, context, steps.context_sd)
+        flops = flops + group.num_layers * group.decode_flops_per_pair * reach
+    return steps.decode_requests * (1 + steps.drafts) * flops
 
 
 def _prefill_attention_flops(model: ModelShape, steps: Steps) -> FloatArray:
-    """Pairs of a prompt of n new tokens after k cached ones: causal(k + n) - causal(k)."""
-    new = _per_request(steps.prefill_tokens, steps.prefill_requests)
-    cached = _per_request(steps.prefill_kv_tokens, steps.prefill_requests)
+    """Pairs of a prompt of n new tokens after k cached ones: causal(k + n) - causal(k).
+
+    m prompts of mixed lengths with s = E[n^2] / E[n]^2 have the pairs of m / s prompts of s n.
+    """
+    spread = steps.prompt_spread
+    new = spread * _per_request(steps.prefill_tokens, steps.prefill_requests)
+    cached = spread * _per_request(steps.prefill_kv_tokens, steps.prefill_requests)
     flops = model.prefill_attention_flops(cached + new) - model.prefill_attention_flops(cached)
-    return steps.prefill_requests * flops
+    return steps.prefill_requests / spread * flops
 
 
 def _per_request(tokens: FloatArray, requests: FloatArray) -> FloatArray:
