@@ -37,12 +37,15 @@ class Discrepancy:
 
     Attributes:
         log_sd: standard deviation of log(measured / predicted) beyond noise and parameters.
+        inflation: how many times larger than expected the variance was on groups of rows that were
+            left out; it applies to the parameters' covariance too.
         degrees_of_freedom: how well that is known: left-out groups, those of the prior included.
         levels: values seen, of a factor that has kinds (model, GPU).
         span: range seen, of a factor that has a size (length, batch).
     """
 
     log_sd: float
+    inflation: float
     degrees_of_freedom: float
     levels: tuple[str, ...] = ()
     span: Range | None = None
@@ -73,6 +76,7 @@ class Calibration:
         models: the models seen.
         hardware: the accelerators seen.
         ranges: smallest and largest value seen of each of `ranged_values`.
+        features: what the rows had beyond a dense model on one GPU, see `servefit.laws.features`.
         discrepancies: what a prediction is off by outside, by factor; empty where not estimated.
         runs_fingerprint: SHA-256 of the training observations.
         versions: of servefit and of what it computed with.
@@ -90,6 +94,7 @@ class Calibration:
     models: tuple[ModelShape, ...] = ()
     hardware: tuple[Hardware, ...] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
     discrepancies: Mapping[str, Discrepancy] = field(default_factory=dict)
     runs_fingerprint: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -187,13 +192,14 @@ def _parse(data: dict[str, Any]) -> dict[str, Any]:
         "hardware": tuple(Hardware(**h) for h in data["hardware"]),
         "ranges": {k: Range(**v) for k, v in data["ranges"].items()},
         "discrepancies": {k: _parse_discrepancy(v) for k, v in data["discrepancies"].items()},
+        "features": tuple(data["features"]),
         "notes": tuple(data["notes"]),
     }
 
 
 def _parse_discrepancy(data: dict[str, Any]) -> Discrepancy:
     span = data["span"] and Range(**data["span"])
-    return Discrepancy(data["log_sd"], data["degrees_of_freedom"], tuple(data["levels"]), span)
+    return Discrepancy(**{**data, "levels": tuple(data["levels"]), "span": span})
 
 
 def _parse_model(data: dict[str, Any]) -> ModelShape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.laws.base import Law, Observations, Prediction, Spread, StepObservations
+from servefit.laws.features import cautions
 from servefit.laws.imai import Imai
 from servefit.laws.llmvisor import LlmVisor
 from servefit.laws.slim import Slim
@@ -18,6 +19,7 @@ __all__ = [
     "Prediction",
     "Spread",
     "StepObservations",
+    "cautions",
     "get_law",
     "predict",
     "spread",

@@ -64,6 +64,8 @@ class Prediction:
     Attributes:
         batch: requests that run at once; below the points' own where that is a cap that something
             else undercuts.
+        batch_limits: the batch that each limit allows, by its name, where the points' own is a
+            cap; the least of them runs. NaN is unknown.
         terms_s: seconds of E2E by cause; they sum to ``e2e_s``.
         prefill_s, decode_s: time of the two phases.
         ttft_s: time to first token, without queueing.
@@ -73,6 +75,7 @@ class Prediction:
     """
 
     batch: FloatArray
+    batch_limits: Mapping[str, FloatArray]
     terms_s: Mapping[str, FloatArray]
     prefill_s: FloatArray
     decode_s: FloatArray

@@ -14,6 +14,7 @@ import servefit
 from servefit.calibration import Calibration, Range, Residual, ranged_values
 from servefit.errors import ServefitError
 from servefit.laws.base import Observations, Prediction, Spread, StepObservations
+from servefit.laws.features import features_of
 from servefit.points import EngineSteps, FloatArray, Points
 
 
@@ -21,6 +22,7 @@ def prediction(
     points: Points,
     *,
     batch: FloatArray | None = None,
+    batch_limits: Mapping[str, FloatArray] | None = None,
     terms_s: Mapping[str, FloatArray],
     prefill_s: FloatArray,
     decode_s: FloatArray,
@@ -39,6 +41,7 @@ def prediction(
     tokens = running * (points.input_tokens + points.output_tokens)
     return Prediction(
         batch=running,
+        batch_limits=batch_limits or {},
         terms_s=terms_s,
         prefill_s=prefill_s,
         decode_s=decode_s,
@@ -90,6 +93,7 @@ def with_account(
         train_mape_pct=train_mape_pct,
         models=seen.models,
         hardware=seen.hardware,
+        features=tuple(sorted(features_of(seen))),
         ranges={
             name: Range(float(np.min(value)), float(np.max(value)))
             for name, value in ranged.items()

@@ -9,6 +9,7 @@ import numpy as np
 
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
+from servefit.hardware import Hardware
 from servefit.laws.base import Observations, Prediction, Spread, StepObservations
 from servefit.laws.step.factors import Factors, factors_of_points, factors_of_steps
 from servefit.laws.step.parameters import PRIORS, UNKNOWN_PEAKS, Prior, completed
@@ -51,14 +52,9 @@ class StepLaw:
             ServefitError: accelerators with known and with unknown peaks are mixed.
         """
         seen = observations.points if isinstance(observations, Observations) else observations.steps
-        known = {h.has_known_peaks for h in seen.hardware}
-        if len(known) > 1:
-            raise ServefitError(
-                "step: some rows name a GPU with known peaks and some do not: fit them apart, or "
-                "say what the unknown GPU is"
-            )
         problem = _problem(observations)
-        priors = self.priors if known == {True} else (*self.priors, *UNKNOWN_PEAKS)
+        peaks_known = _peaks_known(seen.hardware)
+        priors = self.priors if peaks_known else (*self.priors, *UNKNOWN_PEAKS)
         posterior = maximum_a_posteriori(problem, priors)
         calibration = replace(
             self._calibration(posterior, priors),
@@ -104,7 +100,7 @@ class StepLaw:
         """Sum of count x S(step) over each point's schedule."""
         flat, serving = flatten(points)
         schedule = run_schedule(flat, serving)
-        theta = _theta(calibration)
+        theta, _ = _parameters(calibration, points.hardware)
         first = _terms(theta, schedule.first, flat)
         rest = _terms(theta, schedule.rest, flat)
         first_s, rest_s = (sum(terms.values(), start=np.zeros(())) for terms in (first, rest))
@@ -115,6 +111,7 @@ class StepLaw:
         return prediction(
             points,
             batch=shaped(schedule.batch),
+            batch_limits={name: shaped(limit) for name, limit in schedule.limits.items()},
             terms_s={name: shaped(first[name] + rest[name]) for name in first},
             prefill_s=shaped(first_s),
             decode_s=shaped(rest_s),
@@ -124,7 +121,8 @@ class StepLaw:
     def predict_steps(self, calibration: Calibration, steps: EngineSteps) -> FloatArray:
         """S of single steps."""
         work = engine_steps(steps)
-        terms = step_terms(completed(_theta(calibration)), _cost(work, steps))
+        theta, _ = _parameters(calibration, steps.hardware)
+        terms = step_terms(completed(theta), _cost(work, steps))
         return sum(terms.values(), start=np.zeros(()))
 
     def spread(self, calibration: Calibration, points: Points) -> dict[str, Spread]:
@@ -145,7 +143,10 @@ class StepLaw:
             "tpot_s": rest,
         }
         factors = factors_of_points(flat, serving)
-        found = {name: _spread(calibration, f, factors) for name, f in quantities.items()}
+        found = {
+            name: _spread(calibration, points.hardware, f, factors)
+            for name, f in quantities.items()
+        }
         return {
             name: Spread(
                 each.log_sd.reshape(points.shape), each.degrees_of_freedom.reshape(points.shape)
@@ -158,16 +159,21 @@ class StepLaw:
         work = engine_steps(steps)
         cost, size = _cost(work, steps), len(steps.prefill_tokens)
         return _spread(
-            calibration, lambda theta: _total_s(theta, work, cost, size), factors_of_steps(steps)
+            calibration,
+            steps.hardware,
+            lambda theta: _total_s(theta, work, cost, size),
+            factors_of_steps(steps),
         )
 
 
 def _spread(
-    calibration: Calibration, seconds: Callable[[Theta], FloatArray], factors: Factors
+    calibration: Calibration,
+    hardware: Sequence[Hardware],
+    seconds: Callable[[Theta], FloatArray],
+    factors: Factors,
 ) -> Spread:
-    covariance = np.asarray(calibration.log_covariance)
     return spread(
-        parameter_variance(seconds, _theta(calibration), covariance),
+        parameter_variance(seconds, *_parameters(calibration, hardware)),
         calibration.residual_sd or 0.0,
         calibration.degrees_of_freedom,
         calibration.discrepancies,
@@ -210,8 +216,41 @@ def _cost(work: Steps, seen: Points | EngineSteps) -> Cost:
     )
 
 
-def _theta(calibration: Calibration) -> dict[str, float]:
-    return {p.name: p.value for p in calibration.parameters}
+def _peaks_known(hardware: Sequence[Hardware]) -> bool:
+    """Whether the accelerators' peaks are; raises `ServefitError` where only some are."""
+    known = {h.has_known_peaks for h in hardware}
+    if len(known) > 1:
+        raise ServefitError(
+            "step: some rows name a GPU with known peaks and some do not: take them apart, or say "
+            "what the unknown GPU is"
+        )
+    return known == {True}
+
+
+def _parameters(
+    calibration: Calibration, hardware: Sequence[Hardware]
+) -> tuple[dict[str, float], FloatArray]:
+    """Values, and covariance of their logarithms, that apply to some accelerators.
+
+    Factors on nominal peaks are for unknown accelerators only; a fit that has not seen one knows
+    them by their priors.
+    """
+    fitted = {p.name: p.value for p in calibration.parameters}
+    covariance = np.asarray(calibration.log_covariance)
+    peaks = {p.name: p for p in UNKNOWN_PEAKS}
+    kept = [i for i, name in enumerate(fitted) if name not in peaks]
+    if _peaks_known(hardware):
+        names = list(fitted)
+        return {names[i]: fitted[names[i]] for i in kept}, covariance[np.ix_(kept, kept)]
+    added = [p for name, p in peaks.items() if name not in fitted]
+    if not added:
+        return fitted, covariance
+    whole = np.zeros((len(fitted) + len(added),) * 2)
+    whole[: len(fitted), : len(fitted)] = covariance
+    whole[range(len(fitted), len(whole)), range(len(fitted), len(whole))] = [
+        p.log_sd**2 for p in added
+    ]
+    return fitted | {p.name: p.median for p in added}, whole
 
 
 def _terms(theta: Theta, steps: Steps, flat: Points) -> dict[str, FloatArray]:
