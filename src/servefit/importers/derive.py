@@ -15,6 +15,12 @@ QUEUE_MIN_OUTPUT_TOKENS = 32
 #: Share of E2E from which TTFT is taken for queueing.
 QUEUE_SHARE = 0.5
 
+#: The same where all requests arrive at once: whoever is not served first waits.
+QUEUE_SHARE_OF_BURST = 0.1
+
+#: More requests in the system than seats by this much: the rest waits.
+_SEATS_EXCESS = 0.05
+
 #: Fewer requests than this at once before their first token are in prefill, not in a queue.
 QUEUE_MIN_WAITING = 2.0
 
@@ -88,42 +94,55 @@ def token_time(point: Point) -> tuple[float | None, str]:
 def batch(point: Point) -> None:
     """The mean batch by Little's law, once queueing is told from service.
 
-    ``requests_per_s x E2E`` are the requests in the system. Where TTFT is most of E2E, they were
-    waiting: TTFT and E2E then go to the columns that hold queueing, and what is left in service is
-    the decode, ``(OL - 1) x TPOT``.
+    ``requests_per_s x E2E`` are the requests in the system. Those that wait for a seat are no
+    batch: where TTFT is most of E2E, where all requests arrive at once, or where more are in the
+    system than the server has seats, TTFT and E2E go to the columns that hold queueing, and what
+    is left in service is the decode, ``(OL - 1) x TPOT``.
     """
-    if point.has("batch"):
+    if point.has("batch") or point.has("mean_batch"):
         return
-    output, times = point.number("output_tokens"), point.numbers("ttft_mean_s", "e2e_mean_s")
-    if output is not None and times is not None and times[1] > 0:
-        share = times[0] / times[1]
-        waiting = times[0] * (point.number("requests_per_s") or math.inf)
-        if QUEUE_SHARE < share <= 1 and waiting > QUEUE_MIN_WAITING:
-            heavy = (point.number("input_tokens") or 0.0) > PREFILL_HEAVY * output
-            if output < QUEUE_MIN_OUTPUT_TOKENS or heavy:
-                point.say(
-                    "queueing",
-                    "flagged",
-                    f"TTFT is {share:.0%} of E2E: long prefills, or requests that waited for a "
-                    "seat; not told apart with so few output tokens",
-                )
-            else:
-                _take_queue_out(point, output, share)
+    if reason := _queue(point):
+        _take_queue_out(point, reason)
     if values := point.numbers("requests_per_s", "e2e_mean_s"):
         point.derive("mean_batch", values[0] * values[1], "requests_per_s x e2e_mean_s (Little)")
 
 
-def _take_queue_out(point: Point, output: float, share: float) -> None:
-    ttft = point.shown("ttft_mean_s")
+def _queue(point: Point) -> str:
+    """Why E2E holds time in a queue; empty if nothing says so."""
+    in_system, seats = point.numbers("requests_per_s", "e2e_mean_s"), point.number("max_num_seqs")
+    if in_system and seats and in_system[0] * in_system[1] > seats * (1 + _SEATS_EXCESS):
+        return f"{in_system[0] * in_system[1]:.4g} requests in the system, {seats:.0f} seats"
+    burst = point.has("_all_at_once")
+    times, statistic = point.numbers("ttft_mean_s", "e2e_mean_s"), "mean"
+    if times is None:
+        times, statistic = point.numbers("ttft_median_s", "e2e_median_s"), "median"
+    if times is None or times[1] <= 0:
+        return ""
+    share = times[0] / times[1]
+    waiting = times[0] * (point.number("requests_per_s") or math.inf)
+    limit = QUEUE_SHARE_OF_BURST if burst else QUEUE_SHARE
+    if not limit < share <= 1 or waiting < QUEUE_MIN_WAITING:
+        return ""
+    reason = f"{statistic} TTFT {times[0]:.4g} s is {share:.0%} of E2E"
+    output = point.number("output_tokens") or 0.0
+    heavy = (point.number("input_tokens") or 0.0) > PREFILL_HEAVY * output
+    if not burst and (output < QUEUE_MIN_OUTPUT_TOKENS or heavy):
+        told = "long prefills, or a wait for a seat: not told apart with so few output tokens"
+        point.say("queueing", "flagged", f"{reason}: {told}")
+        return ""
+    return f"{reason}, all requests arrive at once" if burst else reason
+
+
+def _take_queue_out(point: Point, reason: str) -> None:
     for name in ("ttft", "e2e"):
         point.move(f"{name}_mean_s", f"{name}_with_queue_mean_s")
-    token, name = token_time(point)
     message = (
-        f"TTFT {ttft} s is {share:.0%} of E2E: requests waited for a seat; both are kept as "
+        f"{reason}: requests waited for a seat, so TTFT and E2E are kept as "
         "ttft_with_queue_mean_s and e2e_with_queue_mean_s"
     )
-    if token is None:
-        point.say("queueing", "flagged", message)
+    output, (token, name) = point.number("output_tokens"), token_time(point)
+    if token is None or output is None or output <= 1:
+        point.say("queueing", "flagged", f"{message}; the E2E in service is not in the file")
         return
     how = f"(output_tokens - 1) x {name}: decode alone, the prompt's own prefill is left out"
     point.derive("e2e_mean_s", (output - 1) * token, how)

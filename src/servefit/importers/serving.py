@@ -24,6 +24,11 @@ _SERVER_NUMBERS = {
     "block_size": ("block_size",),
 }
 
+_CONCURRENCY = ("max_concurrency", "maximum_request_concurrency", "max_request_concurrency")
+
+#: Share of answers without a token above which the means are of another load.
+EMPTY_REFUSED = 0.05
+
 _CACHE = re.compile(r"models--([^/]+)--([^/]+)(?:/snapshots/[^/]+)?/?$")
 
 
@@ -68,7 +73,7 @@ def read_load(fields: Fields) -> None:
     fields.take("completed", "completed", "successful_requests")
     fields.take("failed_requests", "failed", "failed_requests")
     fields.take("duration_s", "duration", "benchmark_duration", "benchmark_duration_s")
-    concurrency = fields.take("concurrency", "max_concurrency", "maximum_request_concurrency")
+    concurrency = fields.take("concurrency", *_CONCURRENCY)
     key, rate = fields.raw("request_rate", "traffic_request_rate")
     if is_infinite(rate):
         if concurrency is None:
@@ -139,6 +144,7 @@ def read_details(fields: Fields) -> None:
     ttfts, gaps = sequence(fields.raw("ttfts")[1]), sequence(fields.raw("itls")[1])
     errors = sequence(fields.raw("errors")[1])
     good = [i for i in range(len(ttfts)) if not (i < len(errors) and errors[i])]
+    _empty_answers(fields, len(ttfts))
     for side in ("input", "output"):
         lengths = sequence(fields.raw(f"{side}_lens")[1])
         if lengths and len(lengths) == len(ttfts):
@@ -156,6 +162,23 @@ def read_details(fields: Fields) -> None:
     if times:
         how = f"mean over {len(times)} requests of TTFT + all gaps"
         point.put("e2e_mean_s", sum(times) / len(times), "ttfts, itls", "", how)
+
+
+def _empty_answers(fields: Fields, requests: int) -> None:
+    """Requests that the tool counts as completed though not one token came back."""
+    lengths = sequence(fields.raw("output_lens")[1])
+    empty = sum(1 for length in lengths if to_number(length) == 0)
+    completed = fields.point.number("completed")
+    if empty and completed is not None and len(lengths) == requests:
+        counted = max(completed - (requests - empty), 0.0)
+        if counted > 0:
+            share = counted / completed
+            fields.point.say(
+                "completion",
+                "refused" if share > EMPTY_REFUSED else "flagged",
+                f"{counted:.0f} of {completed:.0f} completed requests have no output token "
+                f"({share:.0%}): they failed, and every mean and rate counts them",
+            )
 
 
 def new_point(form: str, file: str, where: str, engine: str | None = None) -> Point:

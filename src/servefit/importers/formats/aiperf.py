@@ -39,7 +39,7 @@ _TAGS = {
 }
 
 #: Unit in the file -> divisor to SI.
-_UNITS = {
+TIME_UNITS = {
     "ms": 1e3,
     "milliseconds": 1e3,
     "s": 1.0,
@@ -119,7 +119,7 @@ def _read(point: Point, metrics: Metrics) -> None:
     def block(name: str) -> tuple[Fields, float]:
         record = metrics.get(name, {})
         unit = str(record.get("unit", "")).strip().lower()
-        return Fields(record, point, f"{name}."), _UNITS.get(unit, 1.0)
+        return Fields(record, point, f"{name}."), TIME_UNITS.get(unit, 1.0)
 
     for latency, name in (
         ("e2e", "request_latency"),

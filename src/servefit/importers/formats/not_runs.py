@@ -29,6 +29,8 @@ def _what(document: Document) -> str | None:
         return "is a HuggingFace model config: no run; `servefit models` reads it"
     if "error_type" in first and "error" in first and "serve_overrides" in first:
         return f"is a failed benchmark of a vLLM sweep: {str(first['error'])[:100]}"
+    if "aggregation_type" in mapping(first.get("metadata")):
+        return "is an AIPerf aggregate that repeats its own runs: import each run's export"
     if {"error_code", "ttft_s", "number_input_tokens"} <= set(first):
         return "are llmperf's single requests, without start times: import its *_summary.json"
     if {"experiments", "service_kind"} <= set(first):

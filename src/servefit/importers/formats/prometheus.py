@@ -93,6 +93,9 @@ def read(document: Document) -> Iterator[Point]:
     for quantity in _COUNTERS:
         if quantity in values:
             point.put(f"_{quantity}", values[quantity], ENGINES[engine][quantity].names[0])
+    used = [s.value for s in samples if s.labels.get("kv_cache_block_type") == "used"]
+    if used:
+        point.put("kv_used_blocks", sum(used), "kv_cache_block_type used", used[0])
     _cache_config(point, samples)
     _capacity(point)
     for latency, names in HISTOGRAMS.get(engine, {}).items():
@@ -132,10 +135,15 @@ def _capacity(point: Point) -> None:
     used = point.numbers("kv_used_tokens", "kv_usage")
     if used and 0 < used[1] <= 1:
         point.derive("kv_capacity_tokens", used[0] / used[1], "used tokens / token usage (rounded)")
-    if blocks and point.has("kv_usage"):
-        share = point.number("kv_usage") or 0.0
-        if share > 1:
-            point.say("kv usage", "flagged", f"kv usage {share:g} is no fraction")
+    share = point.number("kv_usage")
+    if share is not None and share > 1:
+        point.say("kv usage", "flagged", f"kv usage {share:g} is no fraction")
+    in_use = point.numbers("kv_used_blocks", "num_gpu_blocks")
+    if in_use and share is not None and in_use[1] > 0:
+        implied = in_use[0] / in_use[1]
+        if abs(implied - share) > 0.02:
+            blocks_used = f"{in_use[0]:.0f} of {in_use[1]:.0f} blocks in use are {implied:.2g}"
+            point.say("kv usage", "flagged", f"{blocks_used}, the fraction says {share:g}")
 
 
 def _histogram(

@@ -85,7 +85,6 @@ FACTS = (
         "max_full_length_requests",
         re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
     ),
-    Fact("speculative_tokens", re.compile(r"num_speculative_tokens['\"]?[=:] ?(\d+)")),
 )
 
 #: What ends a start: pattern -> the cause in words.
@@ -122,6 +121,13 @@ FAILURES = (
     ),
 )
 
+SPECULATION = (
+    Fact("speculative_tokens", re.compile(r"num_spec(?:ulative)?_tokens['\"]?[=:] ?(\d+)")),
+)
+
+#: Settings of the draft model, which has a name and a parallelism of its own.
+_DRAFT = re.compile(r"speculative_config['\"]?[=:] ?(?:\{[^}]*\}|\w+\([^)]*\))")
+
 _STATS = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, "
     r"Running: (\d+) reqs.*?(?:Pending|Waiting): (\d+) reqs(?:.*?GPU KV cache usage: ([\d.]+)%)?"
@@ -142,7 +148,8 @@ def read(document: Document) -> Iterator[Point]:
         for name in ("generation_tokens_per_s", "running_requests", "waiting_requests", "kv_usage")
     }
     for number, line in enumerate(document.source.lines(), start=1):
-        take_facts(point, line[:20_000], number, FACTS)
+        take_facts(point, _DRAFT.sub("", line[:20_000]), number, FACTS)
+        take_facts(point, line[:20_000], number, SPECULATION)
         if match := _STATS.search(line):
             _sample(sampled, match)
         for pattern, cause in FAILURES:
