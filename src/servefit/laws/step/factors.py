@@ -25,6 +25,8 @@ PRIOR_LOG_SD: Mapping[str, float] = {
     "batch": 0.04,
     "mode": 0.08,
 }
+#: So many left-out groups is that worth.
+PRIOR_GROUPS = 2.0
 #: Factors that have a size, not kinds.
 SIZES = ("length", "batch")
 #: A size this many times beyond the seen range is outside it.
@@ -68,12 +70,18 @@ def _what_ran(seen: Points | EngineSteps) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def seen(name: str, values: npt.NDArray[Any], log_sd: float, groups: float) -> Discrepancy:
-    """What was seen of a factor, with what lies beyond, known from so many groups."""
+def seen(name: str, values: npt.NDArray[Any], inflation: float, groups: float) -> Discrepancy:
+    """What was seen of a factor, and what lies beyond: as inflated, known from so many groups."""
+    log_sd = PRIOR_LOG_SD[name] * float(np.sqrt(inflation))
     if name in SIZES:
         span = Range(float(np.min(values)), float(np.max(values)))
-        return Discrepancy(log_sd, groups, span=span)
-    return Discrepancy(log_sd, groups, levels=tuple(np.unique(values).tolist()))
+        return Discrepancy(log_sd, inflation, groups, span=span)
+    return Discrepancy(log_sd, inflation, groups, levels=tuple(np.unique(values).tolist()))
+
+
+def nothing_seen() -> dict[str, Discrepancy]:
+    """Without any run, every prediction leaves every factor."""
+    return {name: Discrepancy(sd, 1.0, PRIOR_GROUPS) for name, sd in PRIOR_LOG_SD.items()}
 
 
 def left(known: Discrepancy, values: npt.NDArray[Any]) -> BoolArray:

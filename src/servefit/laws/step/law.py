@@ -11,7 +11,12 @@ from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
 from servefit.laws.base import Observations, Prediction, Spread, StepObservations
-from servefit.laws.step.factors import Factors, factors_of_points, factors_of_steps
+from servefit.laws.step.factors import (
+    Factors,
+    factors_of_points,
+    factors_of_steps,
+    nothing_seen,
+)
 from servefit.laws.step.parameters import PRIORS, UNKNOWN_PEAKS, Prior, completed
 from servefit.laws.step.physics import Theta, step_terms
 from servefit.laws.step.posterior import (
@@ -74,7 +79,11 @@ class StepLaw:
         """The priors alone, with their covariance."""
         priors = (*self.priors, *UNKNOWN_PEAKS)
         calibration = self._calibration(maximum_a_posteriori(None, priors), priors)
-        return replace(calibration, notes=("no run was measured: every parameter is its prior",))
+        return replace(
+            calibration,
+            discrepancies=nothing_seen(),
+            notes=("no run was measured: every parameter is its prior",),
+        )
 
     def _calibration(self, posterior: Posterior, priors: Sequence[Prior]) -> Calibration:
         log_sd = np.sqrt(np.diag(posterior.log_covariance))

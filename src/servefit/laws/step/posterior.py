@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from servefit.calibration import Discrepancy
 from servefit.laws.base import Spread
-from servefit.laws.step.factors import PRIOR_LOG_SD, SIZES, Factors, left, seen
+from servefit.laws.step.factors import PRIOR_GROUPS, PRIOR_LOG_SD, SIZES, Factors, left, seen
 from servefit.laws.step.parameters import Prior, completed
 from servefit.laws.step.physics import Theta, step_terms
 from servefit.laws.step.work import Cost
@@ -26,9 +26,6 @@ NOISE_PRIOR_SD = 0.03
 CLIPPED_AT = 4.5
 #: Fits that leave rows out use at most this many.
 MOST_ROWS = 400
-
-#: So many left-out groups is the prior of a factor's discrepancy worth.
-DISCREPANCY_PRIOR_GROUPS = 2.0
 
 
 @dataclass(frozen=True)
@@ -157,8 +154,14 @@ def discrepancies(problem: Problem, priors: Sequence[Prior]) -> dict[str, Discre
 
     For each factor, every group (a model, a GPU, a degree of tensor parallelism, a way to batch;
     the longest and shortest third of lengths, the largest and smallest third of batches) is left
-    out in turn, the law is fitted on the rest, and the squared log errors beyond what parameter
-    covariance and noise explain are pooled with `PRIOR_LOG_SD`. Only training rows are seen.
+    out in turn and the law fitted on the rest. What its errors there exceed the noise by is
+    compared with what was expected, the variance v of the parameters and `PRIOR_LOG_SD`^2 = d^2:
+
+        inflation = (g0 + sum over groups of (error^2 - noise^2) / (v + d^2)) / (g0 + groups)
+
+    with g0 = `PRIOR_GROUPS` groups that were as expected. A prediction that leaves a
+    factor inflates both: parameters that a left-out group shows to be poorly told apart are better
+    known once that group is in the fit. Only training rows are seen.
     """
     whole, size = problem, len(problem.measured_s)
     if size > MOST_ROWS:
@@ -167,14 +170,14 @@ def discrepancies(problem: Problem, priors: Sequence[Prior]) -> dict[str, Discre
         problem = problem.take(chosen)
     found = {}
     for name, prior_sd in PRIOR_LOG_SD.items():
-        excesses = [
-            _excess(problem, held_out, priors)
+        ratios = [
+            _variance_ratio(problem, held_out, priors, prior_sd)
             for held_out in _groups(name, problem.factors[name])
             if held_out.sum() >= 2 and (~held_out).sum() >= 2
         ]
-        pooled = DISCREPANCY_PRIOR_GROUPS * prior_sd**2 + sum(excesses)
-        groups = DISCREPANCY_PRIOR_GROUPS + len(excesses)
-        found[name] = seen(name, whole.factors[name], float(np.sqrt(pooled / groups)), groups)
+        groups = PRIOR_GROUPS + len(ratios)
+        inflation = (PRIOR_GROUPS + sum(ratios)) / groups
+        found[name] = seen(name, whole.factors[name], inflation, groups)
     return found
 
 
@@ -187,10 +190,11 @@ def spread(
 ) -> Spread:
     """All that separates a new measurement from its prediction, as independent variances.
 
-    Parameters, noise, and the discrepancy of every factor that leaves what was seen add up. The
-    sum of variances v_i, each known with nu_i degrees of freedom, has about
-    (sum v_i)^2 / sum(v_i^2 / nu_i) of them (Welch 1947, Satterthwaite 1946); the parameters'
-    share rests on the priors and counts as given.
+    Parameters, noise, and the discrepancy of every factor that leaves what was seen add up; the
+    latter inflates the parameters' variance too, see `discrepancies`. The sum of variances v_i,
+    each known with nu_i degrees of freedom, has about (sum v_i)^2 / sum(v_i^2 / nu_i) of them
+    (Welch 1947, Satterthwaite 1946); the parameters' own share rests on the priors and counts as
+    given.
 
     Args:
         parameters: variance from the parameters' covariance, one entry a prediction.
@@ -199,7 +203,11 @@ def spread(
     """
     known = [(np.full(parameters.shape, noise_sd**2), noise_degrees)]
     known += [
-        (np.where(left(each, factors[name]), each.log_sd**2, 0.0), each.degrees_of_freedom)
+        (
+            np.where(left(each, factors[name]), each.log_sd**2, 0.0)
+            + np.where(left(each, factors[name]), max(each.inflation - 1, 0.0) * parameters, 0.0),
+            each.degrees_of_freedom,
+        )
         for name, each in discrepancies.items()
         if name in factors
     ]
@@ -217,16 +225,19 @@ def _groups(name: str, values: npt.NDArray[Any]) -> list[BoolArray]:
     return [values > high + 1e-9, values < low - 1e-9]
 
 
-def _excess(problem: Problem, held_out: BoolArray, priors: Sequence[Prior]) -> float:
-    """Squared log error on the rows left out, beyond what the fit on the rest expects.
+def _variance_ratio(
+    problem: Problem, held_out: BoolArray, priors: Sequence[Prior], prior_sd: float
+) -> float:
+    """Squared log error beyond noise on the rows left out, over what the fit on the rest expects.
 
     The median square over 0.455, the median of chi-squared, is its robust mean.
     """
     fit = maximum_a_posteriori(problem.take(~held_out), priors)
     rest = problem.take(held_out)
     error = np.log(rest.measured_s / rest.predicted_s(fit.theta))
-    expected = parameter_variance(rest.predicted_s, fit.theta, fit.log_covariance) + fit.noise**2
-    return max(float(np.median(error**2) / 0.455 - np.mean(expected)), 0.0)
+    variance = parameter_variance(rest.predicted_s, fit.theta, fit.log_covariance)
+    beyond_noise = max(float(np.median(error**2)) / 0.455 - fit.noise**2, 0.0)
+    return beyond_noise / (float(np.mean(variance)) + prior_sd**2)
 
 
 def parameter_variance(
