@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Wall time says nothing on a busy machine; in CI the same examples are tried every time.
+settings.register_profile("servefit", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("servefit")
 
 
 @pytest.fixture(scope="session")
