@@ -386,8 +386,11 @@ def tokens_of(word: str) -> int:
 
 
 async def main() -> None:
-    """Serve on a free loopback port, or on the one given, until stdin closes."""
+    """Serve on the loopback port given, or on a free one; a script may follow as JSON."""
     server = Server()
+    if len(sys.argv) > 2:
+        server.task.cancel()
+        server.set_script(Script(**json.loads(sys.argv[2])))
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     listener = await asyncio.start_server(
         lambda r, w: Connection(r, w, server).serve(), "127.0.0.1", port, backlog=1024

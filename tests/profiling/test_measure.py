@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ import pytest
 
 from servefit.profiling.client import Client
 from servefit.profiling.discover import discover
+from servefit.profiling.load import Load
 from servefit.profiling.measure import Limits, Measurement, PointFailedError, measure
+from servefit.profiling.metrics import Metrics
 from servefit.profiling.plan import Point
 from servefit.profiling.probe import make_prompts, probe
-from servefit.profiling.rows import failure_row, measured_row
+from servefit.profiling.record import Ask
+from servefit.profiling.rows import failure_row, measured_row, queue_time
 from servefit.profiling.server import Server
+from servefit.profiling.window import Window
 from tests.stub_process import Stub, run
 
-QUICK = Limits(rel_err=0.05, max_point_s=3.0, stall_s=0.7, min_window_s=0.3)
+QUICK = Limits(rel_err=0.1, max_point_s=3.0, stall_s=0.7, min_window_s=0.3)
 
 
 def point(
@@ -42,32 +47,46 @@ def measured(
     return run(work())
 
 
-@pytest.mark.parametrize("concurrency", [1, 16, 256])
-def test_counts_agree_exactly_with_the_server_at_any_load(stub: Stub, concurrency: int) -> None:
-    stub.script(step_s=0.01)
-    probes = 1
-    _, result, row = measured(stub, point(concurrency, outputs=40), Limits(0.05, 4.0, 2.0, 0.3))
-    log = [r for r in stub.log() if r["wanted"] != 2][-len(result.records) :]
-    assert len(stub.log()) - probes == len(result.records) == row["requests_sent"]
-    outcomes = {
-        "completed": sum(r["outcome"] == "done" for r in log),
-        "cancelled": sum(r["outcome"] != "done" for r in log),
-    }
-    ours = [r.outcome for r in result.records]
-    assert ours.count("failed") == 0
+@pytest.mark.parametrize("in_flight", [1, 16, 256])
+def test_counts_agree_exactly_with_the_server_at_any_load(stub: Stub, in_flight: int) -> None:
+    stub.script(step_s=0.005, tokens_per_chunk=3)
+    rng = random.Random(in_flight)
+    asks = [Ask(rng.randint(1, 30), rng.randint(1, 40)) for _ in range(in_flight + 40)]
+
+    async def work() -> Load:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client))
+            load = Load(client, server, await make_prompts(client, server, rng))
+            await load.open(iter([(i / in_flight / 5, ask) for i, ask in enumerate(asks)]))
+            return load
+
+    load = run(work())
+    probed, *log = stub.log()
+    assert probed["wanted"] == 2
+    assert {r["outcome"] for r in log} == {"done"}
+    assert {r.outcome for r in load.records} == {"completed"}
+    ours = [(r.input_tokens, r.output_tokens, r.chunk_tokens) for r in load.records]
+    theirs = [(r["prompt_tokens"], r["produced"], [n for _, n in r["chunks"]]) for r in log]
+    assert sorted(map(repr, ours)) == sorted(map(repr, theirs))
+    assert [(r.input_tokens, r.output_tokens) for r in load.records] == [
+        (ask.input_tokens, ask.output_tokens) for ask in asks
+    ]
+    assert load.in_flight == {}
+
+
+def test_every_request_of_a_closed_loop_is_accounted_for(stub: Stub) -> None:
+    stub.script(step_s=0.004)
+    _, result, row = measured(stub, point(16))
+    log = stub.log()[1:]
+    ours = Counter(r.outcome for r in result.records)
+    assert row["requests_sent"] == len(log)
+    assert set(ours) == {"completed", "cancelled"}
     # The last answers may be on their way when the client hangs up.
-    late = outcomes["completed"] - ours.count("completed")
-    assert 0 <= late <= concurrency
-    for record in (r for r in result.records if r.outcome == "completed"):
-        assert (
-            record.output_tokens
-            == record.ask.output_tokens
-            == sum(tokens or 0 for tokens in record.chunk_tokens)
-        )
-        assert record.input_tokens == 16
-    assert sum(r["produced"] for r in log if r["outcome"] == "done") >= sum(
-        r.output_tokens or 0 for r in result.records if r.outcome == "completed"
-    )
+    assert 0 <= sum(r["outcome"] == "done" for r in log) - ours["completed"] <= 16
+    assert {(r.input_tokens, r.output_tokens) for r in result.records if not r.warmup} <= {
+        (16, n) for n in range(21)
+    } | {(None, None)}
+    assert row["output_tokens"] == 20
 
 
 def test_the_load_is_held_at_exactly_the_number_asked_for(stub: Stub) -> None:
@@ -95,51 +114,78 @@ def test_little_s_law_gives_the_mean_batch_behind_a_queue(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "seats", "concurrency", "given", "known", "flag"),
+    ("seats", "concurrency", "waiting", "samples", "queue_s", "flag"),
     [
-        ("vllm_v0", 4, 12, None, False, "waited"),
-        ("llamacpp", 4, 4, None, True, None),
-        (None, 4, 4, None, False, "give --max-num-seqs"),
-        (None, 4, 4, {"max_num_seqs": 4}, True, None),
-        (None, 4, 12, {"max_num_seqs": 4}, False, "12 in flight, 4 seats"),
-        (None, 4, 1, None, True, None),
-        ("vllm_v0", None, 8, None, True, "queue_time_taken_as_0"),
+        (4, 4, 0.1, 9, 0.0, None),
+        (4, 4, 0.9, 9, None, "0.9 requests waited"),
+        (4, 12, 7.5, 9, None, "7.5 requests waited"),
+        (4, 12, None, 0, None, "12 in flight, 4 seats"),
+        (4, 4, None, 0, 0.0, None),
+        (None, 1, None, 0, 0.0, None),
+        (None, 4, None, 0, None, "give --max-num-seqs"),
+        (None, 4, 0.1, 9, 0.0, "queue_time_taken_as_0"),
+        (None, 4, 0.0, 2, None, "give --max-num-seqs"),
     ],
     ids=[
-        "gauge shows a queue",
         "as many as seats",
-        "nothing known",
-        "seats told",
-        "more than the seats told",
+        "a queue on free seats: no KV blocks",
+        "more than seats, gauge shows it",
+        "more than seats",
+        "as many as seats, no gauge",
         "one at a time",
+        "nothing known",
         "gauge shows no queue",
+        "too few samples of the gauge",
     ],
 )
-def test_mean_batch_is_unknown_where_requests_may_have_waited_unseen(
-    stub: Stub,
-    metrics: str | None,
+def test_queue_time_is_0_only_where_nobody_can_have_waited(
     seats: int | None,
     concurrency: int,
-    given: dict[str, Any] | None,
-    known: bool,
+    waiting: float | None,
+    samples: int,
+    queue_s: float | None,
     flag: str | None,
 ) -> None:
-    stub.script(metrics=metrics, seats=seats, step_s=0.002)
-    limits = Limits(rel_err=1e-9, max_point_s=1.5)  # several samples of the gauges
-    _, _, row = measured(stub, point(concurrency, outputs=60), limits, given=given)
-    assert (row["mean_batch"] is not None) == known
-    assert (row["e2e_mean_s"] is not None) == known
-    assert row["e2e_with_queue_mean_s"] > 0
-    assert flag is None or flag in row["flags"]
+    gauges = {} if waiting is None else {"waiting": waiting}
+    result = Measurement(
+        window=Window(0.0, 1.0, [], [], concurrency, 0.0),
+        errors=(0.0, 0.0),
+        stopped_by="precision",
+        warmup_s=0.0,
+        metrics=Metrics(1.0, samples, mean=gauges, peak=gauges),
+        lag_s=[],
+        records=[],
+    )
+    server = Server("m", settings={} if seats is None else {"max_num_seqs": seats})
+    found, said = queue_time(point(concurrency), server, result)
+    assert found == queue_s
+    assert (said is None) if flag is None else flag in (said or "")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "given", "known"),
+    [("vllm_v0", None, False), (None, {"max_num_seqs": 4}, False), ("vllm_v1", None, True)],
+    ids=["gauge shows a queue", "more than the seats told", "queue time reported"],
+)
+def test_mean_batch_is_unknown_where_requests_waited_for_an_unknown_time(
+    stub: Stub, metrics: str | None, given: dict[str, Any] | None, known: bool
+) -> None:
+    stub.script(metrics=metrics, seats=4, step_s=0.005)
+    _, _, row = measured(stub, point(12, outputs=10), given=given)
+    for name in ("mean_batch", "e2e_mean_s", "ttft_mean_s", "queue_time_mean_s"):
+        assert (row[name] is not None) == known
+    assert row["e2e_with_queue_mean_s"] > row["ttft_with_queue_mean_s"] > 0
+    assert known or "queue_time_unknown" in row["flags"]
 
 
 def test_a_point_ends_when_it_is_known_well_enough(stub: Stub) -> None:
     stub.script(step_s=0.004)
-    _, result, row = measured(stub, point(4), Limits(rel_err=0.05, max_point_s=30))
+    limits = Limits(rel_err=0.3, max_point_s=30, min_window_s=0.5)
+    _, result, row = measured(stub, point(4), limits)
     assert result.stopped_by == "precision"
-    assert row["total_tokens_per_s_rel_err"] <= 0.05
-    assert row["e2e_mean_s_rel_err"] <= 0.05
-    assert row["duration_s"] < 6
+    assert row["total_tokens_per_s_rel_err"] <= 0.3
+    assert row["e2e_mean_s_rel_err"] <= 0.3
+    assert 0.4 <= row["duration_s"] < 15
 
 
 def test_a_point_ends_when_its_time_is_up_and_says_so(stub: Stub) -> None:
@@ -282,7 +328,7 @@ def test_other_traffic_on_the_server_is_noticed(stub: Stub) -> None:
             server = await probe(client, await discover(client))
             prompts = await make_prompts(client, server, random.Random(1))
             stranger = asyncio.ensure_future(
-                measure(other, server, prompts, point(8), Limits(1e-9, 6.0, 2.0))
+                measure(other, server, prompts, point(8), Limits(1e-9, 3.0, 2.0))
             )
             result = await measure(client, server, prompts, point(4), QUICK, seed=7)
             stranger.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def command(
     elif not dry_run:
         click.echo(f"Nothing was missing in {output}.")
     if rows and all(row["status"] != "ok" for row in rows):
-        raise click.exceptions.Exit(1)
+        sys.exit(1)
 
 
 def _points(plan: str | None, **cross_of: Any) -> list[Point]:

@@ -77,6 +77,14 @@ _RUN: tuple[Callable[..., Any], ...] = (
         help="A point ends when throughput and E2E are known to this relative error (95 %).",
     ),
     click.option(
+        "--min-window",
+        type=click.FloatRange(0),
+        default=2.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="A point's steady window lasts so long at least, to see slow noise.",
+    ),
+    click.option(
         "--max-point-time",
         type=click.FloatRange(1),
         default=120.0,
@@ -161,7 +169,12 @@ def options_of(given: Mapping[str, Any]) -> Options:
     from servefit.profiling.measure import Limits
 
     return Options(
-        limits=Limits(given["precision"], given["max_point_time"], given["stall_time"]),
+        limits=Limits(
+            rel_err=given["precision"],
+            max_point_s=given["max_point_time"],
+            stall_s=given["stall_time"],
+            min_window_s=given["min_window"],
+        ),
         max_time_s=given["max_time"],
         retries=given["retries"],
         seed=given["seed"],

@@ -41,6 +41,8 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
         "generation_tokens": _metric("vllm:generation_tokens_total"),
         "queue_time_s": _metric("vllm:request_queue_time_seconds_sum"),
         "queue_count": _metric("vllm:request_queue_time_seconds_count"),
+        "service_time_s": _metric("vllm:request_inference_time_seconds_sum"),
+        "service_count": _metric("vllm:request_inference_time_seconds_count"),
     },
     "sglang": {
         "running": _metric("sglang:num_running_reqs"),
@@ -69,6 +71,8 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
         "generation_tokens": _metric("tgi_request_generated_tokens_sum"),
         "queue_time_s": _metric("tgi_request_queue_duration_sum"),
         "queue_count": _metric("tgi_request_queue_duration_count"),
+        "service_time_s": _metric("tgi_request_inference_duration_sum"),
+        "service_count": _metric("tgi_request_inference_duration_count"),
     },
     "tensorrt-llm": {
         "running": _metric(_TRT_REQUESTS, request_type="scheduled"),

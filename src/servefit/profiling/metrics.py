@@ -91,10 +91,17 @@ class Metrics:
     @property
     def queue_time_mean_s(self) -> float | None:
         """Mean time that the requests which ended in the window had waited for a seat."""
-        count = self.delta.get("queue_count", 0.0)
-        if count <= 0 or "queue_time_s" not in self.delta:
+        return self._mean_time_s("queue_time_s", "queue_count")
+
+    @property
+    def service_time_mean_s(self) -> float | None:
+        """Mean time that they then had a seat, until their last token."""
+        return self._mean_time_s("service_time_s", "service_count")
+
+    def _mean_time_s(self, total: str, count: str) -> float | None:
+        if self.delta.get(count, 0.0) <= 0 or total not in self.delta:
             return None
-        return self.delta["queue_time_s"] / count
+        return self.delta[total] / self.delta[count]
 
     def rate_per_s(self, counter: str) -> float | None:
         """Growth of a counter per second."""

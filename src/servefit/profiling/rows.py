@@ -63,7 +63,8 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
     Rates are completions of the steady window over its length. E2E and TTFT are the client's
     means less the mean queue time, and ``mean_batch`` = rate x E2E by Little's law; all three are
     ``None`` where requests may have waited and nobody says how long. Times with the queue are
-    there always.
+    there always. Where the engine reports how long requests held a seat, what is left of the
+    client's E2E (HTTP, tokenisation, the client itself) is taken off as well: it holds no seat.
     """
     window, flags = m.window, list(_flags(point, server, m))
     done = window.completed
@@ -80,7 +81,11 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
     if queue_s is not None and queue_s >= ttft_s:
         flags.append("queue_time_over_ttft")
         queue_s = None
-    mean_batch = None if queue_s is None else rate * (e2e_s - queue_s)
+    outside_s = time_outside_engine(m, e2e_s, queue_s)
+    unseated_s = None if queue_s is None else queue_s + (outside_s or 0.0)
+    mean_batch = None if unseated_s is None else rate * (e2e_s - unseated_s)
+    if mean_batch is not None and server.seats is not None:
+        mean_batch = min(mean_batch, float(server.seats))  # the metrics' window is not quite ours
     running = m.metrics.mean.get("running")
     if running and mean_batch and abs(running / mean_batch - 1) > MAX_RUNNING_DIFFERENCE:
         flags.append(f"running_gauge_says_{running:.3g}")
@@ -101,7 +106,7 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "completed": len(done),
         "failed_requests": len(window.failed),
         "requests_cancelled": sum(r.outcome == "cancelled" for r in m.records),
-        "requests_sent": len(m.records),
+        "requests_sent": sum(r.sent_s is not None for r in m.records),
         "duration_s": window.duration_s,
         "warmup_s": m.warmup_s,
         "stopped_by": m.stopped_by,
@@ -111,11 +116,12 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "total_tokens_per_s_rel_err": _finite(m.errors[0]),
         "e2e_mean_s_rel_err": _finite(m.errors[1]),
         "in_flight_mean": window.in_flight,
-        "e2e_mean_s": None if queue_s is None else e2e_s - queue_s,
+        "e2e_mean_s": None if unseated_s is None else e2e_s - unseated_s,
         "e2e_with_queue_mean_s": e2e_s,
-        "ttft_mean_s": None if queue_s is None else ttft_s - queue_s,
+        "ttft_mean_s": None if unseated_s is None else ttft_s - unseated_s,
         "ttft_with_queue_mean_s": ttft_s,
         "queue_time_mean_s": queue_s,
+        "outside_engine_mean_s": outside_s,
         "tpot_mean_s": _finite(_mean(r.tpot_s for r in done)),
         "itl_mean_s": per_chunk,
         "itl_per_token_mean_s": per_token,
@@ -159,6 +165,17 @@ def queue_time(point: Point, server: Server, m: Measurement) -> tuple[float | No
     if waiting is not None and m.metrics.samples >= MIN_GAUGE_SAMPLES:
         return 0.0, f"queue_time_taken_as_0: {waiting:.2g} requests waited on average"
     return None, "queue_time_unknown: give --max-num-seqs"
+
+
+def time_outside_engine(m: Measurement, e2e_s: float, queue_s: float | None) -> float | None:
+    """Mean time of a request that it neither waited for a seat nor held one.
+
+    ``None`` where the engine does not report how long requests held a seat.
+    """
+    seated_s = m.metrics.service_time_mean_s
+    if seated_s is None or queue_s is None:
+        return None
+    return max(0.0, e2e_s - queue_s - seated_s)
 
 
 def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:

@@ -1,0 +1,286 @@
+"""Campaigns: order, resume after kills, retries, bounds, launched servers, secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.profiling import campaign as campaign_module
+from servefit.profiling.campaign import Campaign, Options
+from servefit.profiling.journal import Journal
+from servefit.profiling.measure import Limits
+from servefit.profiling.plan import Point, cross
+from servefit.profiling.server import Server
+from servefit.profiling.session import Target
+from servefit.runs.check import check
+from servefit.runs.table import read_table
+from tests.stub_process import STUB, Stub, run, start_stub, stop_stub
+
+QUICK = Limits(rel_err=0.2, max_point_s=3.0, stall_s=0.7, min_window_s=0.2)
+POINTS = cross(batch=[1, 4], input_tokens=[8], output_tokens=[8, 16])
+SERVE = f"{sys.executable} {STUB} {{port}}"
+
+
+class Quiet:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.done: list[Point] = []
+        self.skipped: list[Point] = []
+        self.retries: list[str] = []
+
+    def begin(self, points: Sequence[Point], done: Sequence[Point]) -> None: ...
+    def server(self, server: Server) -> None: ...
+    def point(self, point: Point) -> None: ...
+    def progress(self, text: str) -> None: ...
+
+    def skip(self, point: Point) -> None:
+        self.skipped.append(point)
+
+    def retry(self, point: Point, reason: str) -> None:
+        self.retries.append(reason)
+
+    def row(self, point: Point, row: Mapping[str, Any]) -> None:
+        self.done.append(point)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_module, "RETRY_PAUSE_S", 0.05)
+
+
+def campaign(
+    path: Path,
+    target: Target,
+    points: Sequence[Point] = POINTS,
+    options: Options = Options(limits=QUICK, retries=1),  # noqa: B008
+) -> tuple[list[dict[str, Any]], Quiet]:
+    display = Quiet()
+    with Journal(path) as journal:
+        return run(Campaign(target, journal, options, display).run(points)), display
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_points_are_measured_cheapest_first_and_the_rows_are_a_sound_table(
+    stub: Stub, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    rows, display = campaign(path, Target(stub.url, given={"gpu": "H100", "dtype": "bfloat16"}))
+    assert [r["status"] for r in rows] == ["ok"] * 4
+    costs = [p.relative_cost for p in display.done]
+    assert costs == sorted(costs)
+    assert rows_of(path) == rows
+    table = read_table(path)
+    assert table.problems == ()
+    refused = [p for p in check(table).problems if p.severity == "refused"]
+    assert refused == []
+    assert table.texts("gpu") == ["H100"] * 4
+
+
+def test_the_same_command_again_measures_nothing_twice(stub: Stub, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    first, _ = campaign(path, Target(stub.url), POINTS[:2])
+    again, display = campaign(path, Target(stub.url), POINTS)
+    assert (len(first), len(again)) == (2, 2)
+    assert set(display.skipped) == set(POINTS[:2])
+    ids = Counter(r["point_id"] for r in rows_of(path))
+    assert len(ids) == 4
+    assert set(ids.values()) == {1}
+
+
+def test_a_failed_point_is_recorded_with_its_reason_and_tried_by_the_next_run(
+    stub: Stub, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    stub.script(faults=[{"kind": "503", "every": 1, "from": 1}])
+    rows, display = campaign(path, Target(stub.url), POINTS[:1])
+    assert (rows[0]["status"], rows[0]["error"], rows[0]["attempts"]) == ("failed", "http_503", 2)
+    assert "requests failed" in rows[0]["error_detail"]
+    assert len(display.retries) == 1
+    stub.script()
+    rows, _ = campaign(path, Target(stub.url), POINTS[:1])
+    assert rows[0]["status"] == "ok"
+    assert [r["status"] for r in rows_of(path)] == ["failed", "ok"]
+    assert read_table(path).frame.height == 2
+
+
+def test_a_point_that_fails_once_is_measured_by_its_retry(stub: Stub, tmp_path: Path) -> None:
+    stub.script(faults=[{"kind": "500", "at": [1, 2, 3]}])
+    rows, display = campaign(tmp_path / "runs.jsonl", Target(stub.url), POINTS[:1])
+    assert (rows[0]["status"], rows[0]["attempts"]) == ("ok", 2)
+    assert "http_500" in display.retries[0]
+
+
+def test_the_total_time_is_bounded_even_by_a_server_that_hangs(stub: Stub, tmp_path: Path) -> None:
+    stub.script(faults=[{"kind": "mute", "every": 1, "from": 1}])
+    options = Options(limits=QUICK, max_time_s=1.5, retries=5)
+    begun_s = time.perf_counter()
+    campaign(tmp_path / "runs.jsonl", Target(stub.url), POINTS * 3, options)
+    assert time.perf_counter() - begun_s < 4
+
+
+def test_a_server_that_dies_costs_its_points_and_ends(tmp_path: Path) -> None:
+    stub = start_stub()
+    stub.script(faults=[{"kind": "die", "at": [20]}], step_s=0.001)
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(stub.url), POINTS[:2])
+    stop_stub(stub)
+    assert [r["status"] for r in rows] == ["failed", "failed"]
+    assert {r["error"] for r in rows} <= {"cut", "connect"}
+
+
+def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ServefitError, match="no answer: is the server running"):
+        campaign(tmp_path / "runs.jsonl", Target("http://127.0.0.1:9"))
+
+
+def test_a_launched_server_is_started_for_each_setting_and_stopped(tmp_path: Path) -> None:
+    script = json.dumps({"seats": 0, "metrics": "sglang"}).replace("0", "{max_num_seqs}")
+    points = cross(
+        batch=[4],
+        input_tokens=[8],
+        output_tokens=[16],
+        settings=[{"max_num_seqs": 2}, {"max_num_seqs": 4}],
+    )
+    path = tmp_path / "runs.jsonl"
+    rows, _ = campaign(path, Target(launch=f"{SERVE} '{script}'"), points)
+    assert {(r["max_num_seqs"], round(r["mean_batch"])) for r in rows} == {(2, 2), (4, 4)}
+    logs = sorted(p.name for p in tmp_path.glob("*.log"))
+    assert logs == ["runs.max_num_seqs-2.server.log", "runs.max_num_seqs-4.server.log"]
+    assert not list(tmp_path.glob("*.pid"))
+    again, _ = campaign(path, Target(launch=f"{SERVE} '{script}'"), points)
+    assert again == []
+
+
+def test_a_launched_server_that_dies_is_started_again(tmp_path: Path) -> None:
+    script = json.dumps({"faults": [{"kind": "die", "at": [6]}], "step_s": 0.001})
+    rows, display = campaign(
+        tmp_path / "runs.jsonl", Target(launch=f"{SERVE} '{script}'"), POINTS[:1]
+    )
+    assert len(rows) == 1
+    assert len(display.retries) == 1
+    assert rows[0]["attempts"] == 2
+
+
+def test_a_launch_that_fails_names_the_cause_for_its_points_only(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.exit('ValueError: No available memory for the cache blocks.') "
+        "if sys.argv[1] == '9' else exec(open(sys.argv.pop()).read())"
+    )
+    command = f'{sys.executable} -c "{code}" {{max_num_seqs}} {{port}} {STUB}'
+    points = cross(batch=[1], input_tokens=[8], output_tokens=[8], settings=[{"max_num_seqs": 9}])
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(launch=command), points)
+    assert (rows[0]["status"], rows[0]["error"]) == ("failed", "launch")
+    assert "no memory is left for KV-cache blocks" in rows[0]["error_detail"]
+    assert rows[0]["max_num_seqs"] == 9
+
+
+def test_a_port_that_another_server_holds_is_not_measured(stub: Stub, tmp_path: Path) -> None:
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(stub.url, launch=SERVE), POINTS[:1])
+    assert "another server answers" in rows[0]["error_detail"]
+    assert stub.log() == []
+
+
+def test_requests_are_written_with_their_times(stub: Stub, tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    options = Options(limits=QUICK, requests_dir=folder)
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(stub.url), POINTS[:1], options)
+    records = [json.loads(line) for line in next(folder.iterdir()).read_text().splitlines()]
+    assert len(records) == rows[0]["requests_sent"]
+    done = [r for r in records if r["outcome"] == "completed"]
+    assert all(r["scheduled_s"] <= r["sent_s"] < r["first_token_s"] for r in done)
+    assert all(len(r["chunk_s"]) == len(r["chunk_tokens"]) == r["output_tokens"] for r in done)
+
+
+def test_the_api_key_reaches_no_row_log_or_request_file(stub: Stub, tmp_path: Path) -> None:
+    stub.script(api_key="top-secret-key")
+    options = Options(limits=QUICK, requests_dir=tmp_path / "requests")
+    target = Target(stub.url, api_key="top-secret-key")
+    campaign(tmp_path / "runs.jsonl", target, POINTS[:1], options)
+    stub.script(api_key="changed", faults=[])
+    with pytest.raises(ServefitError) as error:
+        campaign(tmp_path / "more.jsonl", target, POINTS[:1], options)
+    assert "top-secret-key" not in repr(target)
+    assert "top-secret-key" not in str(error.value)
+    for file in (p for p in tmp_path.rglob("*") if p.is_file()):
+        assert "top-secret-key" not in file.read_text()
+
+
+def profile(url: str, path: Path, *more: str) -> subprocess.Popen[str]:
+    """The command, as a user runs it: 4 points."""
+    words = ["profile", url, "--batch", "1,4", "--input-tokens", "8", "--output-tokens", "8,16"]
+    limits = ["--precision", "0.2", "--min-window", "0.2", "--max-point-time", "5"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "servefit", *words, *limits, "-o", str(path), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("kill_after_rows", [0, 1, 3])
+def test_killed_at_any_moment_a_rerun_loses_nothing_and_repeats_nothing(
+    stub: Stub, tmp_path: Path, kill_after_rows: int
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    process = profile(stub.url, path)
+    give_up_s = time.perf_counter() + 20
+    while (len(path.read_text().splitlines()) if path.exists() else 0) < kill_after_rows or not (
+        kill_after_rows or len(stub.log()) > 3
+    ):
+        assert time.perf_counter() < give_up_s
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = rows_of(path)
+    assert len(before) in (kill_after_rows, kill_after_rows + 1)
+    process = profile(stub.url, path)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    after = rows_of(path)
+    assert after[: len(before)] == before
+    assert len({r["point_id"] for r in after}) == len(after) == 4
+    assert {r["status"] for r in after} == {"ok"}
+
+
+def test_terminating_servefit_stops_the_server_that_it_launched(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    process = profile(f"http://127.0.0.1:{_free_port()}", path, "--launch", SERVE)
+    pid_file = tmp_path / "runs.server.pid"
+    give_up_s = time.perf_counter() + 20
+    while not path.exists() or not path.read_text():
+        assert time.perf_counter() < give_up_s
+        time.sleep(0.02)
+    pid = json.loads(pid_file.read_text())["pid"]
+    process.terminate()
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert not Path(f"/proc/{pid}").exists()
+    assert not pid_file.exists()
+
+
+def test_two_processes_on_one_file_are_refused(stub: Stub, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    with Journal(path):
+        _, errors = profile(stub.url, path).communicate(timeout=20)
+    assert "another servefit is writing to it" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def _free_port() -> int:
+    from servefit.profiling.launch import free_port
+
+    return free_port()

@@ -1,0 +1,256 @@
+"""Launched servers: started, recognised when they fail, and stopped whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.profiling.client import Client
+from servefit.profiling.launch import (
+    LaunchedServer,
+    LaunchFailedError,
+    clean_up,
+    fill,
+    free_port,
+    placeholders,
+    start_failure,
+)
+from tests.stub_process import STUB, run
+
+#: A server that starts a helper in a process of its own and ignores SIGTERM, both asleep.
+STUBBORN = (
+    "import os, signal, subprocess, sys, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    "print('up', flush=True); time.sleep(60)\n"
+)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def session_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[3] == str(pid) and fields[0] not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    give_up_s = time.perf_counter() + seconds
+    while not true():
+        assert time.perf_counter() < give_up_s, "waited in vain"
+        time.sleep(0.02)
+
+
+def launched(tmp_path: Path, command: list[str]) -> LaunchedServer:
+    return LaunchedServer(command, tmp_path / "server.log", tmp_path / "server.pid")
+
+
+def test_a_server_is_started_awaited_and_stopped(tmp_path: Path) -> None:
+    port = free_port()
+    server = launched(tmp_path, [sys.executable, str(STUB), str(port)])
+
+    async def work() -> None:
+        async with Client(f"http://127.0.0.1:{port}") as client:
+            await server.until_healthy(client, 20.0)
+
+    server.start()
+    assert server.alive
+    run(work())
+    assert (tmp_path / "server.pid").exists()
+    server.stop()
+    assert not server.alive
+    assert not (tmp_path / "server.pid").exists()
+    assert str(port) in (tmp_path / "server.log").read_text()
+
+
+def test_a_stubborn_server_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servefit.profiling.launch.STOP_S", 0.3)
+    server = launched(tmp_path, [sys.executable, "-c", STUBBORN])
+    server.start()
+    assert server._process is not None
+    pid = server._process.pid
+    wait_until(lambda: len(session_of(pid)) == 2)
+    server.stop()
+    assert session_of(pid) == []
+
+
+def test_a_server_that_ends_at_once_is_named_with_its_cause(tmp_path: Path) -> None:
+    code = "import sys; sys.exit('vllm: error: unrecognized arguments: --max-num-seq 4')"
+    server = launched(tmp_path, [sys.executable, "-c", code])
+
+    async def work() -> None:
+        async with Client("http://127.0.0.1:9") as client:
+            await server.until_healthy(client, 20.0)
+
+    server.start()
+    with pytest.raises(LaunchFailedError, match="status 1: unknown argument --max-num-seq 4"):
+        run(work())
+    server.stop()
+
+
+def test_a_server_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
+    server = launched(tmp_path, [sys.executable, "-c", "import time; time.sleep(60)"])
+
+    async def work() -> None:
+        async with Client("http://127.0.0.1:9") as client:
+            await server.until_healthy(client, 0.5)
+
+    server.start()
+    with pytest.raises(LaunchFailedError, match=r"within 0.5 s: see .*server.log"):
+        run(work())
+    server.stop()
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LaunchFailedError, match="no-such-program: No such file"):
+        launched(tmp_path, ["no-such-program"]).start()
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("ValueError: No available memory for the cache blocks. Try", "no memory is left for KV"),
+        (
+            "To serve at least one request with the models's max seq len (40960), (4.38 GiB KV "
+            "cache is needed, which is larger than the available KV cache memory (1.0 GiB)",
+            "max_model_len needs more KV cache",
+        ),
+        (
+            "The model's max seq len (4096) is larger than the maximum number of tokens that can "
+            "be stored in KV cache (27)",
+            "max_model_len needs more KV cache",
+        ),
+        (
+            "User-specified max_model_len (65536) is greater than the derived max_model_len (32)",
+            "longer than the model allows",
+        ),
+        ("vllm: error: unrecognized arguments: --foo", "unknown argument --foo"),
+        ("error: invalid argument: --foo", "unknown argument --foo"),
+        ("serve: error: argument --port: expected one argument", "argument --port: expected one"),
+        ("OSError: [Errno 98] Address already in use", "port is in use"),
+        ("couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8", "port is in use"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "out of memory"),
+        (
+            "Free memory on device cuda:0 (10/22 GiB) on startup is less than desired GPU memory "
+            "utilization (0.85)",
+            "another process holds",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+            "no mem",
+        ),
+        ("OSError: x is not a local folder and is not a valid model identifier", "cannot be found"),
+        ("ModuleNotFoundError: No module named 'vllm'", "'vllm' is not installed"),
+    ],
+)
+def test_common_start_failures_are_recognised(line: str, cause: str) -> None:
+    log = f"INFO starting\nTraceback (most recent call last):\n{line}\nINFO bye\n"
+    found = start_failure(log)
+    assert found is not None
+    assert cause in found
+
+
+def test_an_ordinary_log_is_no_failure() -> None:
+    assert start_failure("INFO: Uvicorn running on http://127.0.0.1:8000\n") is None
+
+
+def test_the_command_is_filled_in_without_a_shell() -> None:
+    template = """serve 'my model' --seats {seats} --port {port} --json '{"a": {"b": 1}}'"""
+    assert placeholders(template) == {"seats", "port"}
+    assert fill(template, {"seats": "4; rm -rf x", "port": "80"}) == [
+        "serve",
+        "my model",
+        "--seats",
+        "4; rm -rf x",
+        "--port",
+        "80",
+        "--json",
+        '{"a": {"b": 1}}',
+    ]
+    with pytest.raises(ServefitError, match="no value for it: give --set seats=V1,V2"):
+        fill(template, {"port": "80"})
+    with pytest.raises(ServefitError, match="quotation"):
+        fill("serve 'x", {})
+
+
+LAUNCHER = (
+    "import sys, time; from pathlib import Path\n"
+    "from servefit.profiling.launch import LaunchedServer\n"
+    "s = LaunchedServer([sys.executable, '-c', sys.argv[2]], Path(sys.argv[1], 'log'),\n"
+    "                   Path(sys.argv[1], 'pid'))\n"
+    "s.start(); print(s._process.pid, flush=True); time.sleep(60)\n"
+)
+
+
+def launcher(tmp_path: Path, code: str) -> tuple[subprocess.Popen[str], int]:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(tmp_path), code], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.stdout.close()
+    return parent, pid
+
+
+def test_the_server_ends_when_servefit_is_killed(tmp_path: Path) -> None:
+    parent, pid = launcher(tmp_path, "import time; time.sleep(60)")
+    assert running(pid)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not running(pid))
+
+
+def test_what_survives_a_kill_is_stopped_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servefit.profiling.launch.STOP_S", 0.3)
+    parent, pid = launcher(tmp_path, STUBBORN)
+    wait_until(lambda: len(session_of(pid)) == 2)
+    parent.kill()
+    parent.wait()
+    time.sleep(0.1)
+    assert running(pid)  # it ignores the parent-death signal
+    os.kill(pid, signal.SIGKILL)  # even with its leader gone
+    wait_until(lambda: not running(pid))
+    assert len(session_of(pid)) == 1
+    assert clean_up(tmp_path / "pid")
+    assert session_of(pid) == []
+    assert not clean_up(tmp_path / "pid")
+
+
+def test_a_reused_process_number_is_left_alone(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
+    (tmp_path / "pid").write_text(f'{{"pid": {bystander.pid}, "started": "1"}}')
+    assert not clean_up(tmp_path / "pid")
+    assert running(bystander.pid)
+    bystander.kill()
+    bystander.wait()
+
+
+def test_a_damaged_pid_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text("junk")
+    with pytest.raises(ServefitError, match="is damaged"):
+        clean_up(tmp_path / "pid")
