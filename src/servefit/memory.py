@@ -5,6 +5,10 @@ The paper's arithmetic (Fig. 12 and 13): B requests at their end hold B (IL + OL
 cache; the difference is freed. All figures are of one GPU: with tensor parallelism each rank holds
 its share of weights and KV heads (at least one whole KV head, an MLA latent whole).
 
+B requests of a workload whose lengths are mixed are not all at their end: one that is met in the
+running batch has the workload's mean active context, with its spread (`servefit.workload`), and
+together they hold B m + z sqrt(B) sd bytes with the probability whose normal quantile is z.
+
 The paper sets ``other`` to nothing. It is not: activations, CUDA graphs and the runtime take
 part, which vLLM measures in a profile run at start. It depends on the engine's version, its
 ``max_num_batched_tokens`` and ``max_num_seqs`` and on the vocabulary. From the KV blocks that
@@ -20,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from servefit.dtypes import bytes_per_number
 from servefit.models import ModelShape
+from servefit.workload import count_within, total_at
 
 GIB = 2**30
 #: Taken for activations, CUDA graphs and runtime where nothing better is known; see above.
@@ -38,6 +43,7 @@ def request_kv_bytes(
     context_tokens: float,
     *,
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
     block_tokens: int | None = None,
 ) -> float:
     """Bytes that one request of ``context_tokens`` holds on each GPU.
@@ -47,7 +53,8 @@ def request_kv_bytes(
     Args:
         model: shape and KV dtype.
         context_tokens: IL + OL at its end.
-        tensor_parallel_size: GPUs that share the model.
+        tensor_parallel_size, pipeline_parallel_size: GPUs that share each layer; stages that
+            share the layers, taken as even.
         block_tokens: the engine hands out KV memory in blocks of so many tokens, each request
             rounded up; ``None`` rounds nothing, as in the paper.
     """
@@ -58,7 +65,8 @@ def request_kv_bytes(
         for group in model.attention
     )
     states = model.state_bytes_per_request / tensor_parallel_size
-    return numbers * bytes_per_number(model.kv_cache_dtype) + states
+    whole = numbers * bytes_per_number(model.kv_cache_dtype) + states
+    return whole / pipeline_parallel_size
 
 
 def round_up(tokens: float, block_tokens: int | None) -> float:
@@ -102,17 +110,35 @@ class Reservation:
 
 
 @dataclass(frozen=True)
-class KvMemory:
-    """KV memory of requests of one length on one GPU.
+class Mix:
+    """Contexts of running requests whose lengths are mixed, see `servefit.workload`.
 
     Attributes:
-        request_tokens: IL + OL, rounded up to blocks.
+        mean_tokens, sd_tokens: mean active context and its standard deviation.
+        probability: with which the requests that run must fit together.
+    """
+
+    mean_tokens: float
+    sd_tokens: float
+    probability: float = 0.99
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """KV memory of requests of one length, or of a mix, on one GPU.
+
+    Attributes:
+        request_tokens: IL + OL, rounded up to blocks; of a mix the mean context, whose last block
+            is half full.
         request_bytes: KV bytes of one request, see `request_kv_bytes`.
         block_bytes: KV bytes of one block of ``block_tokens``.
         block_tokens: tokens of one block; ``None`` without blocks.
         weight_bytes: weights on this GPU.
         reservation: the engine's default; ``None`` where the GPU's memory is unknown.
         other_is_assumed: whether ``reservation.other_bytes`` is an assumption.
+        request_sd_bytes: standard deviation of a request's bytes; 0 where all are at their end.
+        probability: with which requests fit; ``None`` where all are at their end.
+        capacity_tokens: what the engine says that its KV cache holds; ``None``: the reservation.
     """
 
     request_tokens: float
@@ -122,10 +148,18 @@ class KvMemory:
     weight_bytes: float
     reservation: Reservation | None = None
     other_is_assumed: bool = False
+    request_sd_bytes: float = 0.0
+    probability: float | None = None
+    capacity_tokens: float | None = None
 
     def needed_bytes(self, batch_cap: int) -> float:
-        """KV cache of ``batch_cap`` requests, all at their end."""
-        return batch_cap * self.request_bytes
+        """KV cache of ``batch_cap`` requests: all at their end, or B m + z sqrt(B) sd of a mix."""
+        sure = 0.5 if self.probability is None else self.probability
+        return total_at(batch_cap, self.request_bytes, self.request_sd_bytes, sure)
+
+    def needed_tokens(self, batch_cap: int) -> int:
+        """The same in tokens, each request in whole blocks."""
+        return math.ceil(self.needed_bytes(batch_cap) / self.request_bytes * self.request_tokens)
 
     def freed_bytes(self, batch_cap: int) -> float | None:
         """Default reservation - needed; ``None`` where unknown, or nothing is reserved."""
@@ -135,10 +169,19 @@ class KvMemory:
 
     @property
     def capacity_requests(self) -> int | None:
-        """Requests that the reservation holds at their end; ``None`` where it is unknown."""
-        if self.reservation is None or self.request_bytes == 0:
+        """Requests that the KV cache holds; ``None`` where it is unknown."""
+        if self.request_bytes == 0 or self.capacity_bytes is None:
             return None
-        return max(0, math.floor(self.reservation.kv_bytes / self.request_bytes))
+        sure = 0.5 if self.probability is None else self.probability
+        count = count_within(self.capacity_bytes, self.request_bytes, self.request_sd_bytes, sure)
+        return math.floor(count * (1 + 1e-12))
+
+    @property
+    def capacity_bytes(self) -> float | None:
+        """What the KV cache holds on this GPU; ``None`` where it is unknown."""
+        if self.capacity_tokens is not None:
+            return self.capacity_tokens * self.block_bytes / (self.block_tokens or 1)
+        return None if self.reservation is None else self.reservation.kv_bytes
 
 
 def kv_memory(
@@ -146,32 +189,55 @@ def kv_memory(
     context_tokens: float,
     *,
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
     block_tokens: int | None = None,
     reservation: Reservation | None = None,
     other_is_assumed: bool = False,
+    mix: Mix | None = None,
+    capacity_tokens: float | None = None,
 ) -> KvMemory:
     """KV memory of a model's requests on one GPU.
 
     Args:
         model: shape and dtypes.
         context_tokens: IL + OL.
-        tensor_parallel_size: GPUs that share the model.
-        block_tokens: see `request_kv_bytes`.
-        reservation, other_is_assumed: see `KvMemory`.
+        tensor_parallel_size, pipeline_parallel_size, block_tokens: see `request_kv_bytes`.
+        reservation, other_is_assumed, capacity_tokens: see `KvMemory`.
+        mix: contexts of running requests, where lengths are mixed; ``None`` counts every request
+            at its end.
     """
-    return KvMemory(
-        request_tokens=round_up(context_tokens, block_tokens),
-        request_bytes=request_kv_bytes(
+    block = block_tokens or 1
+    a_token = model.kv_bytes_per_token_on_rank(tensor_parallel_size) / pipeline_parallel_size
+
+    def bytes_at(tokens: float, block_tokens: int | None) -> float:
+        return request_kv_bytes(
             model,
-            context_tokens,
+            tokens,
             tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
             block_tokens=block_tokens,
-        ),
-        block_bytes=model.kv_bytes_per_token_on_rank(tensor_parallel_size) * (block_tokens or 1),
+        )
+
+    memory = KvMemory(
+        request_tokens=round_up(context_tokens, block_tokens),
+        request_bytes=bytes_at(context_tokens, block_tokens),
+        block_bytes=a_token * block,
         block_tokens=block_tokens,
-        weight_bytes=model.weight_bytes / tensor_parallel_size,
+        weight_bytes=model.weight_bytes / (tensor_parallel_size * pipeline_parallel_size),
         reservation=reservation,
         other_is_assumed=other_is_assumed,
+        capacity_tokens=capacity_tokens,
+    )
+    if mix is None:
+        return memory
+    mean_tokens = mix.mean_tokens + (block - 1) / 2
+    mean_bytes = bytes_at(mean_tokens, None)
+    return replace(
+        memory,
+        request_tokens=mean_tokens,
+        request_bytes=mean_bytes,
+        request_sd_bytes=bytes_at(mean_tokens + mix.sd_tokens, None) - mean_bytes,
+        probability=mix.probability,
     )
 
 
@@ -197,8 +263,9 @@ def kv_capacity_tokens(
 ) -> float:
     """Tokens that an engine's KV cache holds by default: reservation / bytes a token and rank.
 
-    Pipeline stages share the layers, and with them weights and cache, evenly. With `DEFAULT_UTILIZATION` and `MEASURED_OTHER_BYTES`; at least one token. Where the weights
-    take nearly all of the memory this is little more than a guess: give the engine's own number.
+    Pipeline stages share the layers, and with them weights and cache, evenly. With
+    `DEFAULT_UTILIZATION` and `MEASURED_OTHER_BYTES`; at least one token. Where the weights take
+    nearly all of the memory this is little more than a guess: give the engine's own number.
     """
     reservation = Reservation(
         gpu_memory_bytes,

@@ -164,13 +164,12 @@ def _log_covariance(cv_input: float, cv_output: float, correlation: float) -> fl
     return math.log1p(correlation * product)
 
 
-def total_at(count: npt.ArrayLike, mean: float, sd: float, probability: float) -> npt.ArrayLike:
+def total_at(count: float, mean: float, sd: float, probability: float) -> float:
     """What ``count`` independent requests hold together with a probability: n m + z sqrt(n) sd.
 
     The sum of n of them is taken as normal; z is its quantile, 0 at a probability of one half.
     """
-    n = np.asarray(count, dtype=np.float64)
-    return np.asarray(n * mean + _quantile(probability) * np.sqrt(n) * sd)
+    return count * mean + _quantile(probability) * math.sqrt(count) * sd
 
 
 def count_within(capacity: float, mean: float, sd: float, probability: float) -> float:

@@ -25,6 +25,8 @@ from servefit.memory import PARALLEL_SIZES, KvMemory, gpus_needed
 from servefit.models import ModelShape
 from servefit.units import format_bytes
 
+TOKEN_BUDGET, TOKEN_BUDGET_REMEDY = "token budget", "raise max_num_batched_tokens"
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -33,7 +35,7 @@ class Deployment:
     Attributes:
         engine: the serving engine.
         memory: KV memory of the model's requests; ``None`` where the model is unknown.
-        tensor_parallel_size: GPUs of one replica.
+        tensor_parallel_size, pipeline_parallel_size: GPUs of one replica.
         kv_cache_dtype: of the KV cache, where it is not the engine's default.
         model: the model; ``None`` where unknown.
         memory_bounds: whether the memory's capacity bounds the batch. Measured runs know better:
@@ -43,6 +45,7 @@ class Deployment:
     engine: Engine
     memory: KvMemory | None = None
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     kv_cache_dtype: str | None = None
     model: ModelShape | None = None
     memory_bounds: bool = True
@@ -149,6 +152,7 @@ def recommend(
                 context_tokens=curve.tokens_per_request,
                 memory=memory,
                 tensor_parallel_size=deployment.tensor_parallel_size,
+                pipeline_parallel_size=deployment.pipeline_parallel_size,
                 kv_cache_dtype=deployment.kv_cache_dtype,
             )
         ),
@@ -178,7 +182,7 @@ def deployment_limits(deployment: Deployment) -> list[Limit]:
 
 
 def token_budget_limit(
-    max_num_batched_tokens: int, input_tokens: float, output_tokens: float
+    max_num_batched_tokens: float, input_tokens: float, output_tokens: float
 ) -> Limit:
     """With chunked prefill a step's token budget bounds the batch: B (1 + IL / OL) <= budget.
 
@@ -191,7 +195,7 @@ def token_budget_limit(
     if max_num_batched_tokens < 1:
         raise ServefitError(f"max_num_batched_tokens = {max_num_batched_tokens}: must be positive")
     largest = math.floor(max_num_batched_tokens / (1 + input_tokens / output_tokens))
-    return Limit("token budget", largest, "raise max_num_batched_tokens")
+    return Limit(TOKEN_BUDGET, largest, TOKEN_BUDGET_REMEDY)
 
 
 def replicas(rate_per_s: float, requests_per_s: float) -> Replicas:
@@ -214,6 +218,11 @@ def replicas(rate_per_s: float, requests_per_s: float) -> Replicas:
 def _memory_remedy(deployment: Deployment, memory: KvMemory) -> str:
     """What the memory holds, and what would make room."""
     held = memory.reservation
+    if memory.capacity_tokens is not None:
+        return (
+            f"its KV cache holds {memory.capacity_tokens:g} tokens, and a request needs "
+            f"{memory.request_tokens:g}"
+        )
     if held is None or deployment.model is None:
         return "give the GPU more memory"
     free = format_bytes(max(held.kv_bytes, 0.0))

@@ -105,7 +105,7 @@ def predicted_curve(
 
     Args:
         calibration: a fitted law.
-        points: one point: model, accelerator and lengths; its batch is ignored.
+        points: one point: model, accelerator, lengths and schedule; its batch is ignored.
         caps: ascending candidate caps, see `servefit.advise.candidates`.
         confidence: one-sided, in [0.5, 1); 0.5 and ``None`` ask for the point estimate.
 
@@ -122,7 +122,7 @@ def predicted_curve(
     single = laws.predict(calibration, points.with_batch(1.0))
     curve = Curve(
         cap=caps,
-        batch=caps.astype(np.float64),
+        batch=answer.batch,
         total_tokens_per_s=answer.total_tokens_per_s,
         latency_s=latency,
         latency_bound_s=latency,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import numpy.typing as npt
 
 from servefit.advise.advisor import (
+    TOKEN_BUDGET,
+    TOKEN_BUDGET_REMEDY,
     Deployment,
     Problem,
     deployment_limits,
@@ -20,9 +23,12 @@ from servefit.advise.reference import LatencyAt, measured_latency, predicted_lat
 from servefit.advise.settings import ENGINES, Engine
 from servefit.advise.slo import RelativeSlo, Slo
 from servefit.calibration import Calibration
+from servefit.errors import ServefitError
 from servefit.hardware import Hardware
+from servefit.laws.step.schedule import batch_limits
+from servefit.memory import KvMemory, Mix
 from servefit.models import ModelShape
-from servefit.points import Points
+from servefit.points import Points, Serving
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Terms:
         gpu_memory_utilization: share of the GPU's memory that the engine may use.
         other_bytes: activations, CUDA graphs and runtime on each GPU; ``None`` is unknown.
         max_num_batched_tokens: token budget of a step under chunked prefill, where it bounds.
+        kv_capacity_tokens: tokens that the KV cache holds, as the engine's log says; ``None``
+            takes what the GPU's memory leaves.
+        fit_probability: with which running requests of mixed lengths must fit the KV cache.
         kv_cache_dtype: of the KV cache, where it is not the engine's default.
         candidates: batch caps to choose from; ``None`` tries every integer that fits.
     """
@@ -42,6 +51,8 @@ class Terms:
     gpu_memory_utilization: float = 0.9
     other_bytes: float | None = None
     max_num_batched_tokens: int | None = None
+    kv_capacity_tokens: float | None = None
+    fit_probability: float = 0.99
     kv_cache_dtype: str | None = None
     candidates: npt.ArrayLike | None = None
 
@@ -58,7 +69,8 @@ def predicted_problem(
 
     Args:
         calibration: a fitted law.
-        points: one point: model, accelerator, lengths and parallelism; its batch is ignored.
+        points: one point: model, accelerator, lengths, parallelism and schedule; its batch is
+            ignored. Lengths that are mixed (`Points.with_workload`) are so in memory too.
         slos: limits on mean latencies.
         terms: how the model is to be served.
         confidence: see `predicted_curve`.
@@ -66,23 +78,27 @@ def predicted_problem(
     Raises:
         ServefitError: terms, candidates or confidence out of range.
     """
-    input_tokens, output_tokens = float(points.input_tokens), float(points.output_tokens)
+    serving = points.serving or Serving()
     deployment = _deployment(
         terms,
         points.models[0],
         points.hardware[0],
-        input_tokens + output_tokens,
+        float(points.input_tokens + points.output_tokens),
         int(points.tensor_parallel_size),
+        pipeline_parallel_size=serving.pipeline_parallel_size,
+        mix=_mix(points, terms),
     )
-    limits = _token_budget(terms, input_tokens, output_tokens)
+    serving = _as_capped(serving, terms, deployment.memory)
+    served = replace(points, serving=serving)
+    limits = _scheduled_token_budget(served, serving)
     if terms.candidates is None:
         bounds = [limit.max_batch for limit in (*deployment_limits(deployment), *limits)]
         caps = every_batch(min(bounds, default=None))
     else:
         caps = candidate_caps(terms.candidates)
     return Problem(
-        curve=predicted_curve(calibration, points, caps, confidence=confidence),
-        slos=_absolute(slos, predicted_latency(calibration, points)),
+        curve=predicted_curve(calibration, served, caps, confidence=confidence),
+        slos=_absolute(slos, predicted_latency(calibration, served)),
         deployment=deployment,
         limits=limits,
     )
@@ -137,7 +153,9 @@ def _deployment(
     context_tokens: float,
     tensor_parallel_size: int,
     *,
+    pipeline_parallel_size: int = 1,
     memory_bounds: bool = True,
+    mix: Mix | None = None,
 ) -> Deployment:
     memory = None
     if model is not None:
@@ -146,6 +164,9 @@ def _deployment(
             hardware,
             context_tokens,
             tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
+            mix=mix,
+            capacity_tokens=terms.kv_capacity_tokens,
             utilization=terms.gpu_memory_utilization,
             other_bytes=terms.other_bytes,
         )
@@ -153,9 +174,36 @@ def _deployment(
         engine=terms.engine,
         memory=memory,
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
         kv_cache_dtype=terms.kv_cache_dtype,
         model=model,
         memory_bounds=memory_bounds,
+    )
+
+
+def _mix(points: Points, terms: Terms) -> Mix | None:
+    """Contexts of running requests where lengths are mixed; a static batch ends all at once."""
+    context, sd = points.mean_context_tokens, points.context_sd_tokens
+    if context is None or sd is None:
+        return None
+    return Mix(float(context), float(sd), terms.fit_probability)
+
+
+def _as_capped(serving: Serving, terms: Terms, memory: KvMemory | None) -> Serving:
+    """The schedule with the batch as a cap, the token budget, and the memory as it was worked out.
+
+    What the KV cache holds counts in tokens a request needs on average, windows included.
+    """
+    budget, tokens = terms.max_num_batched_tokens, np.nan
+    if budget is not None and budget < 1:
+        raise ServefitError(f"max_num_batched_tokens = {budget}: must be positive")
+    if memory is not None and memory.capacity_bytes is not None and memory.request_bytes > 0:
+        tokens = max(memory.capacity_bytes, 0.0) / memory.request_bytes * memory.request_tokens
+    return replace(
+        serving,
+        batch_is_cap=True,
+        kv_capacity_tokens=np.asarray(tokens),
+        max_num_batched_tokens=np.asarray(np.nan if budget is None else float(budget)),
     )
 
 
@@ -163,6 +211,14 @@ def _token_budget(terms: Terms, input_tokens: float, output_tokens: float) -> tu
     if terms.max_num_batched_tokens is None:
         return ()
     return (token_budget_limit(terms.max_num_batched_tokens, input_tokens, output_tokens),)
+
+
+def _scheduled_token_budget(points: Points, serving: Serving) -> tuple[Limit, ...]:
+    """The same for a schedule of which more is known: none where prompts are not chunked."""
+    largest = float(batch_limits(points, serving)[TOKEN_BUDGET])
+    if np.isnan(largest):
+        return ()
+    return (Limit(TOKEN_BUDGET, int(largest), TOKEN_BUDGET_REMEDY),)
 
 
 def _absolute(slos: Sequence[Slo | RelativeSlo], latency_at: LatencyAt) -> tuple[Slo, ...]:

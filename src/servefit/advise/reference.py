@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,8 @@ def predicted_latency(calibration: Calibration, points: Points) -> LatencyAt:
 
     Args:
         calibration: a fitted law.
-        points: one point, whose model, accelerator and unnamed lengths are the reference's.
+        points: one point, whose model, accelerator, schedule and unnamed lengths are the
+            reference's. A reference that names lengths is one of equal requests.
     """
 
     def latency_at(latency: str, reference: Reference) -> float:
@@ -38,7 +40,15 @@ def predicted_latency(calibration: Calibration, points: Points) -> LatencyAt:
             output_tokens=output_tokens,
             batch=reference.batch,
             tensor_parallel_size=points.tensor_parallel_size,
+            serving=points.serving and replace(points.serving, batch_is_cap=False),
         )
+        if named == (None, None):
+            at_reference = replace(
+                at_reference,
+                mean_context_tokens=points.mean_context_tokens,
+                context_sd_tokens=points.context_sd_tokens,
+                prompt_spread=points.prompt_spread,
+            )
         answer = laws.predict(calibration, at_reference)
         return float(getattr(answer, f"{latency}_s"))
 

@@ -33,6 +33,7 @@ from servefit.hardware import Hardware
 from servefit.memory import (
     ASSUMED_OTHER_BYTES,
     KvMemory,
+    Mix,
     Reservation,
     kv_memory,
     round_up,
@@ -48,7 +49,7 @@ class Ask:
         batch_cap: requests that may run at once.
         context_tokens: IL + OL of a request.
         memory: its KV memory on each GPU; ``None`` where the model is unknown.
-        tensor_parallel_size: GPUs that share the model.
+        tensor_parallel_size, pipeline_parallel_size: GPUs that share the model.
         kv_cache_dtype: of the KV cache, where it is not the engine's default.
     """
 
@@ -56,6 +57,7 @@ class Ask:
     context_tokens: float
     memory: KvMemory | None = None
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     kv_cache_dtype: str | None = None
 
 
@@ -105,8 +107,11 @@ class Engine:
         context_tokens: float,
         *,
         tensor_parallel_size: int = 1,
+        pipeline_parallel_size: int = 1,
         utilization: float = 0.9,
         other_bytes: float | None = None,
+        mix: Mix | None = None,
+        capacity_tokens: float | None = None,
     ) -> KvMemory:
         """KV memory of a model's requests under this engine.
 
@@ -114,10 +119,11 @@ class Engine:
             model: shape and dtypes.
             hardware: its memory bounds the batch; unknown memory bounds nothing.
             context_tokens: IL + OL.
-            tensor_parallel_size: GPUs that share the model.
+            tensor_parallel_size, pipeline_parallel_size: GPUs that share the model.
             utilization: share of the GPU's memory that the engine may use.
             other_bytes: activations, CUDA graphs, runtime; ``None`` takes `ASSUMED_OTHER_BYTES`
                 where they come out of the engine's share.
+            mix, capacity_tokens: see `servefit.memory.kv_memory`.
 
         Raises:
             ServefitError: a utilisation outside (0, 1], or negative ``other_bytes``.
@@ -132,7 +138,7 @@ class Engine:
             reservation = Reservation(
                 gpu_memory_bytes=hardware.memory_bytes,
                 utilization=utilization,
-                weight_bytes=model.weight_bytes / tensor_parallel_size,
+                weight_bytes=model.weight_bytes / (tensor_parallel_size * pipeline_parallel_size),
                 other_bytes=ASSUMED_OTHER_BYTES if assumed else other_bytes or 0.0,
                 share_of_free=self.share_of_free,
                 by_default=self.by_default,
@@ -141,9 +147,12 @@ class Engine:
             model,
             context_tokens,
             tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
             block_tokens=self.block_tokens,
             reservation=reservation,
             other_is_assumed=assumed,
+            mix=mix,
+            capacity_tokens=capacity_tokens,
         )
 
 
@@ -160,9 +169,10 @@ def _vllm(ask: Ask) -> Settings:
     if ask.memory is not None:
         # One block more: vLLM keeps one for itself as the null block.
         kv_bytes = math.ceil(ask.memory.needed_bytes(ask.batch_cap) + ask.memory.block_bytes)
-        blocks = ask.batch_cap * int(round_up(ask.context_tokens, 16)) // 16
+        blocks = math.ceil(ask.memory.needed_tokens(ask.batch_cap) / 16)
         flags.append(f"--kv-cache-memory-bytes {kv_bytes}")
-        windowed = ask.memory.request_bytes < ask.memory.block_bytes * blocks / ask.batch_cap
+        in_full = ask.memory.block_bytes / 16 * ask.memory.request_tokens
+        windowed = ask.memory.request_bytes < in_full * (1 - 1e-9)
         notes += [
             "--kv-cache-memory-bytes is per GPU and needs vLLM 0.11 or later"
             + ("" if windowed else f"; before, use --num-gpu-blocks-override {blocks + 1}"),
@@ -176,7 +186,7 @@ def _vllm(ask: Ask) -> Settings:
                 "vLLM packs layers with a sliding window in its own way: check the `Maximum "
                 "concurrency` that it logs"
             )
-    flags += _parallel(ask, "--tensor-parallel-size")
+    flags += _parallel(ask, "--tensor-parallel-size", "--pipeline-parallel-size")
     flags += _kv_dtype(ask, "--kv-cache-dtype")
     return Settings("vllm", " ".join(flags), "flags", tuple(notes))
 
@@ -190,7 +200,7 @@ def _sglang(ask: Ask) -> Settings:
         used = memory.weight_bytes + memory.needed_bytes(ask.batch_cap)
         share = math.ceil(1000 * used / memory.reservation.gpu_memory_bytes) / 1000
         notes.append(f"--mem-fraction-static {share:.3f} asks for the same in its place")
-    flags += _parallel(ask, "--tensor-parallel-size")
+    flags += _parallel(ask, "--tensor-parallel-size", "--pipeline-parallel-size")
     flags += _kv_dtype(ask, "--kv-cache-dtype")
     return Settings("sglang", " ".join(flags), "flags", tuple(notes))
 
@@ -199,6 +209,8 @@ def _tensorrt_llm(ask: Ask) -> Settings:
     lines = [f"max_batch_size: {ask.batch_cap}"]
     if ask.tensor_parallel_size > 1:
         lines.append(f"tensor_parallel_size: {ask.tensor_parallel_size}")
+    if ask.pipeline_parallel_size > 1:
+        lines.append(f"pipeline_parallel_size: {ask.pipeline_parallel_size}")
     lines += ["kv_cache_config:", f"  max_tokens: {_total_tokens(ask, 32)}"]
     if ask.kv_cache_dtype is not None:
         lines.append(f"  dtype: {canonical_dtype(ask.kv_cache_dtype)}")
@@ -231,11 +243,14 @@ def _llama_cpp(ask: Ask) -> Settings:
 
 
 def _total_tokens(ask: Ask, block_tokens: int) -> int:
-    return int(ask.batch_cap * round_up(ask.context_tokens, block_tokens))
+    if ask.memory is None:
+        return int(ask.batch_cap * round_up(ask.context_tokens, block_tokens))
+    return int(round_up(ask.memory.needed_tokens(ask.batch_cap), block_tokens))
 
 
-def _parallel(ask: Ask, flag: str) -> list[str]:
-    return [f"{flag} {ask.tensor_parallel_size}"] if ask.tensor_parallel_size > 1 else []
+def _parallel(ask: Ask, tensor: str, pipeline: str) -> list[str]:
+    sizes = ((tensor, ask.tensor_parallel_size), (pipeline, ask.pipeline_parallel_size))
+    return [f"{flag} {size}" for flag, size in sizes if size > 1]
 
 
 def _kv_dtype(ask: Ask, flag: str) -> list[str]:
