@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from servefit.cli import cli
 from servefit.errors import ServefitError
-from servefit.offline import measure as measure_module
 from servefit.offline.campaign import OfflineCampaign, OfflineTarget, steps_path
 from servefit.offline.engine import VllmEngine
+from servefit.offline.measure import MIN_BATCHES
 from servefit.profiling.campaign import Options
 from servefit.profiling.journal import Journal
 from servefit.profiling.measure import Limits
@@ -37,7 +37,7 @@ SETTINGS = {
     "kv_capacity_tokens": 1024,
 }
 TARGET = OfflineTarget("facebook/opt-125m")
-OPTIONS = Options(limits=Limits(rel_err=0.5, max_point_s=0.2))
+SHORT = Limits(rel_err=0.5, max_point_s=0.2, min_window_s=10.0)
 
 
 class Fixture:
@@ -57,10 +57,10 @@ class Fixture:
         llm = FakeLLM(**{"pause": lambda tokens: time.sleep(0.001), **self.llm})
         return VllmEngine(llm, SETTINGS, vocab_size=100, sampling=lambda n: n)
 
-    def run(self, target: OfflineTarget = TARGET, **points: Any) -> list[dict[str, Any]]:
+    def run(self, limits: Limits = SHORT, **points: Any) -> list[dict[str, Any]]:
         lengths = {"input_tokens": [10], "output_tokens": [5]}
         with Journal(self.output) as journal:
-            campaign = OfflineCampaign(target, journal, OPTIONS, self, self.load)
+            campaign = OfflineCampaign(TARGET, journal, Options(limits), self, self.load)
             return campaign.run(cross(**{**lengths, **points}))
 
     def steps(self) -> list[dict[str, Any]]:
@@ -188,11 +188,10 @@ def test_what_is_no_static_batch_is_refused(offline: Fixture, points: dict, reas
     assert offline.loaded == []
 
 
-def test_a_point_ends_once_it_is_known_well_enough(offline: Fixture, monkeypatch):
-    monkeypatch.setattr(measure_module, "MIN_MEASURED_S", 0.0)
-    (row,) = offline.run(batch=[2])
+def test_a_point_ends_once_it_is_known_well_enough(offline: Fixture):
+    (row,) = offline.run(Limits(rel_err=0.9, max_point_s=10.0, min_window_s=0.0), batch=[2])
     assert row["stopped_by"] == "precision"
-    assert row["num_requests"] == 2 * measure_module.MIN_BATCHES
+    assert row["num_requests"] == 2 * MIN_BATCHES
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from servefit.profiling.measure import Limits, PointFailedError
 from servefit.profiling.plan import Point
 from servefit.profiling.window import relative_half_width
 
-#: A point is not ended by its precision before so many batches, nor within a time in which a
-#: machine's slower changes cannot be seen.
-MIN_BATCHES, MIN_MEASURED_S = 3, 1.0
+#: A point is not ended by its precision before so many batches.
+MIN_BATCHES = 3
 #: The batch before the measured ones has answers of at most this length.
 WARMUP_OUTPUT_TOKENS = 8
 
@@ -101,7 +100,7 @@ def measure(
     """Run a point's batch, first once to warm up, until its E2E is known.
 
     It ends when the 95 % interval of the mean E2E is within ``limits.rel_err``, not before
-    `MIN_BATCHES` and `MIN_MEASURED_S`, or when another batch would exceed ``limits.max_point_s``.
+    `MIN_BATCHES` and ``limits.min_window_s``, or when another batch would exceed ``limits.max_point_s``.
 
     Raises:
         PointFailedError: not even one batch fits the time; the engine could not hold the batch in
@@ -134,7 +133,8 @@ def measure(
             batches.append(run(size.output_tokens))
             error = relative_error(batches)
             report(f"{len(batches)} batches, E2E {batches[-1].e2e_s:.3g} s" + _plus_minus(error))
-            enough = len(batches) >= MIN_BATCHES and sum(b.e2e_s for b in batches) >= MIN_MEASURED_S
+            measured_s = sum(b.e2e_s for b in batches)
+            enough = len(batches) >= MIN_BATCHES and measured_s >= limits.min_window_s
             if enough and error <= limits.rel_err:
                 stopped_by = "precision"
                 break

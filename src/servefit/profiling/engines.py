@@ -43,6 +43,8 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
         "queue_count": _metric("vllm:request_queue_time_seconds_count"),
         "service_time_s": _metric("vllm:request_inference_time_seconds_sum"),
         "service_count": _metric("vllm:request_inference_time_seconds_count"),
+        "prefill_time_s": _metric("vllm:request_prefill_time_seconds_sum"),
+        "prefill_count": _metric("vllm:request_prefill_time_seconds_count"),
     },
     "sglang": {
         "running": _metric("sglang:num_running_reqs"),

@@ -98,6 +98,11 @@ class Metrics:
         """Mean time that they then had a seat, until their last token."""
         return self._mean_time_s("service_time_s", "service_count")
 
+    @property
+    def prefill_time_mean_s(self) -> float | None:
+        """The part of it up to their first token."""
+        return self._mean_time_s("prefill_time_s", "prefill_count")
+
     def _mean_time_s(self, total: str, count: str) -> float | None:
         if self.delta.get(count, 0.0) <= 0 or total not in self.delta:
             return None

@@ -118,7 +118,7 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "in_flight_mean": window.in_flight,
         "e2e_mean_s": None if unseated_s is None else e2e_s - unseated_s,
         "e2e_with_queue_mean_s": e2e_s,
-        "ttft_mean_s": None if unseated_s is None else ttft_s - unseated_s,
+        "ttft_mean_s": None if unseated_s is None else ttft_in_service(m, ttft_s - unseated_s),
         "ttft_with_queue_mean_s": ttft_s,
         "queue_time_mean_s": queue_s,
         "outside_engine_mean_s": outside_s,
@@ -176,6 +176,17 @@ def time_outside_engine(m: Measurement, e2e_s: float, queue_s: float | None) -> 
     if seated_s is None or queue_s is None:
         return None
     return max(0.0, e2e_s - queue_s - seated_s)
+
+
+def ttft_in_service(m: Measurement, remainder_s: float) -> float | None:
+    """Mean time from getting a seat to the first token, as the engine reports it.
+
+    Without a report it is what remains of the client's TTFT, ``None`` if that is nothing: then
+    time outside the engine was spent after the first token.
+    """
+    if m.metrics.prefill_time_mean_s is not None:
+        return m.metrics.prefill_time_mean_s
+    return remainder_s if remainder_s > 0 else None
 
 
 def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:
