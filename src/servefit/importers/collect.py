@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servefit.errors import ServefitError
+from servefit.hardware import UNKNOWN, get_hardware
 from servefit.importers import derive, judge, names, pairs, registry
 from servefit.importers.document import Document, load
-from servefit.importers.point import Point
+from servefit.importers.point import Point, Reading
 from servefit.importers.series import REPEATS, judge_series
 from servefit.importers.settings import Settings
 from servefit.importers.source import Source, find_sources
@@ -75,7 +76,9 @@ def missing(point: Point) -> list[str]:
 def needed(point: Point) -> list[str]:
     """Settings without which it is no row."""
     lacking = [s for columns, s in NEEDED if not any(point.has(c) for c in columns)]
-    is_batch = point.shown("mode") == "static_batch" or point.has("_all_at_once")
+    if point.has(pairs.NEEDS_DURATION) and not point.has("duration_s"):
+        return [*lacking, "duration_s=SECONDS"]
+    is_batch = point.shown("mode") != "serving"
     return ["batch=N" if is_batch and s == "max_num_seqs=N" else s for s in lacking]
 
 
@@ -104,8 +107,7 @@ def import_files(paths: Sequence[str | Path], settings: Settings) -> Import:
     for point in result.points:
         if point.is_run:
             names.suggest(point, point.file)
-            settings.apply(point)
-            complete(point)
+            complete(point, settings)
             names.compare(point)
     judge_series([p for p in result.points if p.is_run])
     return result
@@ -126,8 +128,10 @@ def _read(source: Source) -> Iterable[Point]:
         raise ServefitError(f"is a result of {form.NAME} without any load point in it")
 
 
-def complete(point: Point) -> None:
+def complete(point: Point, settings: Settings) -> None:
     """Derive what follows, and run every check; what then is missing is a reason to refuse."""
+    settings.apply(point)
+    _canonical_gpu(point)
     for check in judge.FIRST:
         check(point)
     derive.rates_and_lengths(point)
@@ -135,6 +139,7 @@ def complete(point: Point) -> None:
     derive.rates_and_lengths(point)
     for check in judge.MIDDLE:
         check(point)
+    settings.apply(point)  # once more: the checks make suggestions of their own
     derive.latencies(point)
     derive.batch(point)
     for check in judge.LAST:
@@ -144,6 +149,20 @@ def complete(point: Point) -> None:
         known = ", ".join(s.split("=")[0] for s in lacking)
         message = f"lacks {known}: give " + " ".join(f"--set {s}" for s in lacking)
         point.say("complete", "refused", message)
+
+
+def _canonical_gpu(point: Point) -> None:
+    """The catalogue's name of an accelerator that it knows under another."""
+    name = point.shown("gpu")
+    if not name or name == UNKNOWN.name:
+        return
+    try:
+        known = get_hardware(name).name
+    except ServefitError:
+        return
+    if known != name:
+        source = point.readings["gpu"].source
+        point.readings["gpu"] = Reading(known, source, name, "the catalogue's name")
 
 
 def _not_understood(document: Document) -> str:

@@ -11,6 +11,9 @@ from servefit.importers.document import Record
 from servefit.importers.point import Point, excerpt
 
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+#: No count, rate or nanosecond is beyond these; what is, is unknown.
+SMALLEST, LARGEST = 1e-30, 1e30
+
 _UNKNOWN = {"", "none", "null", "n/a", "na", "nan", "-", "inf", "infinity"}
 
 
@@ -20,9 +23,10 @@ def normal(key: object) -> str:
 
 
 def to_number(raw: object) -> float | None:
-    """A finite number as JSON, CSV and logs write it; ``None`` for anything else.
+    """A number as JSON, CSV and logs write it; ``None`` for anything else.
 
-    Thousands separators and surrounding blanks are let pass; NaN and infinities are unknown.
+    Thousands separators and surrounding blanks are let pass; NaN, infinities and sizes that no
+    measurement has are unknown.
     """
     if isinstance(raw, bool) or raw is None:
         return None
@@ -37,7 +41,8 @@ def to_number(raw: object) -> float | None:
         value = float(raw)
     except (ValueError, OverflowError):
         return None
-    return value if math.isfinite(value) else None
+    size = abs(value)
+    return value if size == 0 or SMALLEST < size < LARGEST else None
 
 
 def to_text(raw: object) -> str | None:
@@ -123,7 +128,7 @@ class Fields:
         return next((t for key in keys if (t := to_text(self.raw(key)[1])) is not None), None)
 
     def take(self, column: str, *keys: str, divisor: float = 1.0, how: str = "") -> float | None:
-        """Read a number into a column, divided by ``divisor``; what is negative is unknown."""
+        """Read a number into a column, divided by ``divisor``; the column's value after that."""
         for wanted in keys:
             key, raw = self.raw(wanted)
             value = to_number(raw)
@@ -131,11 +136,8 @@ class Fields:
                 if key and not isinstance(raw, Mapping | list):
                     self.point.notes.append(f"{self.at}{key} = {excerpt(raw)}: no number, unknown")
                 continue
-            if value < 0:
-                self.point.notes.append(f"{self.at}{key} = {excerpt(raw)}: negative, unknown")
-                continue
             self.point.put(column, value / divisor, self.at + key, raw, how or _how(divisor))
-            return value / divisor
+            return self.point.number(column)
         return None
 
     def take_text(self, column: str, *keys: str) -> str | None:

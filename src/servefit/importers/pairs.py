@@ -11,6 +11,9 @@ from servefit.importers.formats import prometheus
 from servefit.importers.point import Point
 from servefit.importers.source import Source
 
+#: Marks a run whose rates wait for the time between its snapshots.
+NEEDS_DURATION = "_needs_duration"
+
 #: Settings of a server that a run's file seldom holds.
 SERVER_COLUMNS = (
     "model",
@@ -101,11 +104,7 @@ def _suggest_duration(point: Point, first: Point, last: Point) -> None:
     times = [Source(p.file).modified_s() for p in (first, last)]
     if times[0] is not None and times[1] is not None and times[1] > times[0]:
         point.suggest("duration_s", times[1] - times[0], "time between the files' last changes")
-    point.say(
-        "duration",
-        "flagged",
-        "snapshots carry no time: rates need --set duration_s=SECONDS between them",
-    )
+    point.put(NEEDS_DURATION, True, "snapshots carry no time")
 
 
 def suggest_servers(points: Iterable[Point]) -> None:

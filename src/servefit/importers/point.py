@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from servefit.runs.schema import COLUMNS
+
 Value = str | float | int | bool
 Outcome = Literal["agrees", "corrected", "flagged", "refused"]
 
@@ -100,11 +102,12 @@ class Point:
     def put(
         self, column: str, value: Value | None, source: str, raw: object = "", how: str = ""
     ) -> None:
-        """Set a column; the first reading stays. ``None`` and NaN leave it unknown."""
+        """Set a column; the first reading stays. ``None``, NaN and what no value of the column
+        can be (a time of 0, a negative count) leave it unknown."""
         if value is None or column in self.readings:
             return
-        if isinstance(value, float) and not math.isfinite(value):
-            self.notes.append(f"{source} = {value}: unknown")
+        if isinstance(value, int | float) and not _possible(column, value):
+            self.notes.append(f"{column}: {source} = {excerpt(raw or value)}: taken for unknown")
             return
         self.readings[column] = Reading(value, source, excerpt(raw), how)
 
@@ -150,6 +153,18 @@ class Point:
     def place(self) -> str:
         """File and place in it."""
         return f"{self.file}: {self.where}" if self.where else self.file
+
+
+def _possible(column: str, value: float) -> bool:
+    """Whether a number can be a value of a column: finite, and in the range of the schema."""
+    if not math.isfinite(value):
+        return False
+    known = COLUMNS["runs"].get(column)
+    if known is None:
+        return value >= 0
+    return (known.above is None or value > known.above) and (
+        known.at_least is None or value >= known.at_least
+    )
 
 
 def excerpt(value: object, limit: int = 60) -> str:

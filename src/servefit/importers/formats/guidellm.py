@@ -29,20 +29,26 @@ _MODEL_PATHS = (
 
 def recognise(document: Document) -> bool:
     """A list of benchmarks whose metrics are split by how requests ended."""
-    return bool(_benchmarks(document.first)) or "request_latency" in mapping(
-        dig(document.first, "metrics")
-    )
+    return bool(_benchmarks(document.first)) or _is_benchmark(document.first)
 
 
 def _benchmarks(record: Record) -> list[Record]:
     found = [mapping(b) for b in sequence(record.get("benchmarks"))]
-    return [b for b in found if mapping(b.get("metrics"))]
+    return [b for b in found if _is_benchmark(b)]
+
+
+def _is_benchmark(record: Record) -> bool:
+    metrics = mapping(record.get("metrics"))
+    return any(
+        "successful" in mapping(metrics.get(k)) for k in ("request_latency", "requests_per_second")
+    )
 
 
 def read(document: Document) -> Iterator[Point]:
     """Only successful requests; ``time_per_output_token`` holds TTFT, ITL is ours TPOT."""
     for where, record in document.records():
-        for i, benchmark in enumerate(_benchmarks(record) or [record]):
+        single = [record] if _is_benchmark(record) else []
+        for i, benchmark in enumerate(_benchmarks(record) or single):
             place = f"{where}benchmarks[{i}]" if "benchmarks" in record else where
             yield _point(benchmark, record, document.name, place)
 

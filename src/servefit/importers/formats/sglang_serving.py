@@ -87,7 +87,7 @@ def _server(fields: Fields) -> None:
     states = sequence(dig(info.record, "internal_states"))
     for i, state in enumerate(states[:1]):
         inner = Fields(mapping(state), point, f"server_info.internal_states[{i}].")
-        inner.take("max_num_seqs", "max_running_requests", "max_running_requests_per_dp")
+        inner.take("max_num_seqs", "effective_max_running_requests_per_dp", "max_running_requests")
         inner.take("kv_capacity_tokens", "max_total_num_tokens")
         Fields(mapping(inner.raw("memory_usage")[1]), point, f"{inner.at}memory_usage.").take(
             "kv_capacity_tokens", "token_capacity"

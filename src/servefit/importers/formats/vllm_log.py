@@ -94,7 +94,7 @@ FAILURES = (
         "no memory is left for the KV cache",
     ),
     (
-        re.compile(r"To serve at least one request with the model'?s'? max seq len.*"),
+        re.compile(r"To serve at least one request with the models?'?s? max seq len.*"),
         "one full request does not fit the KV cache: lower max_model_len",
     ),
     (
