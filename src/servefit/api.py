@@ -7,15 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from servefit import laws
-from servefit.calibration import Calibration
+from servefit.calibration import Calibration, load_calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware, get_hardware, hardware_from_options
 from servefit.laws import Law, Prediction
+from servefit.laws.step.schedule import batch_limits, flatten
 from servefit.models import ModelShape, get_model
-from servefit.points import Points
+from servefit.points import Points, Serving
+from servefit.workload import Workload
 
 if TYPE_CHECKING:
     # Tables need polars, which what starts from a calibration does without: imported when used.
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from servefit.runs.table import RunTable
 
 _T = TypeVar("_T")
+
+#: In place of a calibration file, ``prior:LAW`` is the law before any run was measured.
+PRIOR = "prior"
 
 
 def read_runs(paths: str | Path | Sequence[str | Path]) -> RunTable:
@@ -81,29 +87,86 @@ def points_of(
     *,
     model: str | ModelShape | None = None,
     gpu: str | Hardware | None = None,
-    input_tokens: npt.ArrayLike,
-    output_tokens: npt.ArrayLike,
+    input_tokens: npt.ArrayLike | None = None,
+    output_tokens: npt.ArrayLike | None = None,
+    workload: Workload | None = None,
     batch: npt.ArrayLike,
     tensor_parallel_size: npt.ArrayLike = 1,
+    serving: Serving | None = None,
     dtype: str | None = None,
     kv_cache_dtype: str | None = None,
 ) -> Points:
     """Points of one model; model and GPU default to the calibration's, if it has just one.
 
+    Args:
+        calibration: a fitted law, or priors.
+        model, gpu: names, paths, or the objects themselves.
+        input_tokens, output_tokens: lengths of equal requests.
+        workload: lengths that are mixed, in their place.
+        batch: requests that run at once, or the cap where ``serving.batch_is_cap``.
+        tensor_parallel_size: GPUs that share each layer.
+        serving: how the engine schedules.
+        dtype, kv_cache_dtype: number formats, where they are not the model's own.
+
     Raises:
         ServefitError: an unknown model or GPU, or one that must be named and was not; a length or
-            batch that is not positive.
+            batch that is not positive; no lengths; a static batch of mixed lengths.
     """
+    if workload is not None:
+        if serving is not None and serving.static.any() and workload.context_ratio != 1:
+            raise ServefitError(
+                "a static batch runs until its longest answer ends, which no law here predicts: "
+                "give its lengths, not a workload that mixes them"
+            )
+        input_tokens, output_tokens = workload.input_tokens, workload.output_tokens
+    if input_tokens is None or output_tokens is None:
+        raise ServefitError("points need input_tokens and output_tokens, or a workload")
     shape = as_model(model) or only(calibration.models, "model", "--model")
     hardware = as_hardware(gpu) or only(calibration.hardware, "GPU", "--gpu")
-    return Points.of(
+    points = Points.of(
         shape.with_dtypes(dtype, kv_cache_dtype or dtype),
         hardware,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         batch=batch,
         tensor_parallel_size=tensor_parallel_size,
+        serving=serving,
     )
+    return points if workload is None else points.with_workload(workload)
+
+
+def as_calibration(source: str | Path) -> Calibration:
+    """A calibration file (``-`` is standard input), or a law's priors as ``prior:LAW``.
+
+    Raises:
+        ServefitError: the file is no calibration; the law is unknown or has no prior.
+    """
+    prefix, colon, law = str(source).partition(":")
+    if prefix == PRIOR and colon:
+        return laws.get_law(law).prior()
+    return load_calibration(source)
+
+
+def warnings(calibration: Calibration, points: Points) -> list[str]:
+    """What to know before trusting a prediction, one sentence each.
+
+    Where it leaves the measured ranges, what the law leaves out, what only a formula stands for,
+    and batches that the GPU's memory has no room for.
+    """
+    sentences = calibration.extrapolates(points) + laws.cautions(calibration, points)
+    flat, serving = flatten(points)
+    if serving.batch_is_cap or serving.static.all():
+        return sentences
+    room = batch_limits(flat, serving)["KV capacity"]
+    crowded = flat.batch > room
+    if crowded.any():
+        worst = int(np.argmax(np.where(crowded, flat.batch, -1.0)))
+        sentences.append(
+            f"batch {flat.batch[worst]:g}: the KV cache holds about {max(room[worst], 0.0):.4g} "
+            "such requests at once; a server would run or preempt the rest later: ask for a cap "
+            "(--max-num-seqs), or give the cache's size (--kv-capacity-tokens)"
+        )
+    return sentences
 
 
 def predict(calibration: Calibration, points: Points) -> Prediction:

@@ -14,9 +14,10 @@ from servefit.hardware import UNKNOWN, Hardware, get_hardware
 from servefit.laws import Observations, StepObservations
 from servefit.models import ModelShape, get_model
 from servefit.points import EngineSteps, FloatArray, IntArray, Points, Serving
+from servefit.workload import Workload
 
 BatchFrom = Literal["mean_batch", "max_num_seqs"]
-ContextFrom = Literal["lengths", "mean_live_tokens"]
+ContextFrom = Literal["lengths", "mean_live_tokens"] | Workload
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -48,8 +49,9 @@ def observe(
     The batch is ``mean_batch`` where it is known, else the static ``batch``; ``batch_from`` may
     ask for the server's cap ``max_num_seqs`` instead. The context is derived from the mean
     lengths (Eq. 12), or is ``mean_live_tokens`` / ``mean_batch`` where ``context_from`` asks for
-    it. Throughput and E2E imply each other, T = B (IL + OL) / E2E (Eq. 6): one that is missing is
-    computed. Number formats come from the rows, else from the model's config.
+    it; a workload there says how the lengths behind each row's means are mixed, see
+    `Points.with_workload`. Throughput and E2E imply each other, T = B (IL + OL) / E2E (Eq. 6): one
+    that is missing is computed. Number formats come from the rows, else from the model's config.
 
     Args:
         frame: rows in the schema of `servefit.runs.schema`.
@@ -82,19 +84,27 @@ def observe(
 
     index, unusable = _usable(needed, columns.rows())
     models, hardware = _what_ran(frame[index], gpu)
+    points = Points(
+        models=models[0],
+        hardware=hardware[0],
+        model_index=models[1],
+        hardware_index=hardware[1],
+        input_tokens=input_tokens[index],
+        output_tokens=output_tokens[index],
+        batch=batch[index],
+        tensor_parallel_size=_or_one(columns.number("tensor_parallel_size"))[index],
+        mean_context_tokens=None if context is None else context[index],
+        serving=_serving(columns, index, batch_is_cap=batch_from == "max_num_seqs"),
+    )
+    if isinstance(context_from, Workload):
+        if points.serving is not None and points.serving.static.any():
+            raise ServefitError(
+                "a workload is one of requests that come and go, and some rows are static batches: "
+                "leave them out with --where, or leave the workload out"
+            )
+        points = points.with_workload(context_from)
     observations = Observations(
-        points=Points(
-            models=models[0],
-            hardware=hardware[0],
-            model_index=models[1],
-            hardware_index=hardware[1],
-            input_tokens=input_tokens[index],
-            output_tokens=output_tokens[index],
-            batch=batch[index],
-            tensor_parallel_size=_or_one(columns.number("tensor_parallel_size"))[index],
-            mean_context_tokens=None if context is None else context[index],
-            serving=_serving(columns, index, batch_is_cap=batch_from == "max_num_seqs"),
-        ),
+        points=points,
         total_tokens_per_s=throughput[index],
         e2e_s=e2e_s[index],
         rows=columns.rows()[index],

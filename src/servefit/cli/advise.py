@@ -10,6 +10,7 @@ import click
 
 from servefit.cli import common
 from servefit.cli.params import NUMBERS
+from servefit.cli.serving import given_workload, schedule_options, workload_option
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 #: What to warn of, given the recommended batch cap.
 WarningsAt = Callable[[int], Sequence[str]]
 #: Options that are passed on to `servefit.advise.Terms` as they are.
-_TERMS = ("gpu_memory_utilization", "max_num_batched_tokens", "candidates")
+_TERMS = ("gpu_memory_utilization", "fit_probability", "candidates")
+#: Of the schedule, what bounds the batch whatever law predicts, or none.
+_BOUNDS = ("max_num_batched_tokens", "kv_capacity_tokens")
 
 
 @click.command(name="advise")
@@ -37,6 +40,14 @@ _TERMS = ("gpu_memory_utilization", "max_num_batched_tokens", "candidates")
 @click.option("--model", help="Name in the catalogue, or path of a config.json or its folder.")
 @click.option("--input-tokens", type=float, help="Mean prompt length.")
 @click.option("--output-tokens", type=float, help="Mean answer length.")
+@workload_option
+@click.option(
+    "--fit-probability",
+    type=float,
+    default=0.99,
+    show_default=True,
+    help="With which the running requests of a --workload must fit the KV cache.",
+)
 @click.option(
     "--slo",
     "slo_texts",
@@ -91,11 +102,7 @@ _TERMS = ("gpu_memory_utilization", "max_num_batched_tokens", "candidates")
     help="Activations, CUDA graphs and runtime on one GPU, as the engine's log says; 2GiB is "
     "assumed where it is not given.",
 )
-@click.option(
-    "--max-num-batched-tokens",
-    type=click.IntRange(min=1),
-    help="Token budget of a step under chunked prefill; it bounds the batch.",
-)
+@schedule_options
 @click.option(
     "--single-throughput",
     type=float,
@@ -117,17 +124,24 @@ def command(
     as_json: bool,
     engine: str,
     other_memory: str | None,
+    schedule: dict[str, Any],
     **given: Any,
 ) -> None:
     """Recommend the batch cap to run under an SLO, from a CALIBRATION or from measured runs.
 
-    SLOs are on mean latencies without queueing. The answer names what bounds the batch, what the
-    neighbouring caps would trade, the KV cache that it needs, the memory that this frees, and the
-    settings for the engine.
+    CALIBRATION is a file written by `servefit fit` (- is standard input), or prior:step: the law
+    before any run was measured, which needs --model and --gpu. SLOs are on mean latencies without
+    queueing. The answer names what bounds the batch, what the neighbouring caps would trade, the
+    KV cache that it needs, the memory that this frees, and the settings for the engine.
+
+    Requests of one length are all counted at their end in the KV cache; those of a --workload are
+    counted as they are met in the running batch, by mean and variance.
 
     \b
     servefit advise fit.json --model meta-llama/Llama-2-7b-hf --input-tokens 250 \\
         --output-tokens 390 --slo tpot=40ms --epsilon 0.1
+    servefit advise prior:step --model meta-llama/Llama-2-7b-hf --gpu H100 \\
+        --workload trace.csv --slo tpot=40ms
     servefit advise --measured runs.csv --where model=facebook/opt-1.3b --where output_tokens=260 \\
         --slo tpot=20ms --rule tolerance --rate 50
     """
@@ -142,12 +156,16 @@ def command(
         other_bytes=None if other_memory is None else parse_bytes(other_memory),
         kv_cache_dtype=given["kv_cache_dtype"],
         **{name: given.pop(name) for name in _TERMS},
+        **{name: schedule.pop(name) for name in _BOUNDS if name in schedule},
     )
     if calibration:
         if where or single_throughput is not None:
             raise ServefitError("--where and --single-throughput go with --measured RUNS only")
-        problem, warnings_at = _predicted(calibration, given, slos, terms, confidence)
+        problem, warnings_at = _predicted(calibration, given, schedule, slos, terms, confidence)
     else:
+        if schedule:
+            asked = ", ".join(f"--{name.replace('_', '-')}" for name in schedule)
+            raise ServefitError(f"{asked}: measured runs have their own: select them with --where")
         problem, warnings_at = _measured(measured, where, given, slos, terms, single_throughput)
     answer = recommend(problem, rule=rule, epsilon=epsilon, rate_per_s=rate)
     if isinstance(answer, Infeasible):
@@ -156,7 +174,7 @@ def command(
         raise ServefitError(answer.message)
     warnings = (*answer.notes, *warnings_at(answer.decision.chosen.batch_cap))
     if as_json:
-        common.echo_json(_as_json(answer, warnings))
+        common.echo_json(advice_as_json(answer, warnings))
     else:
         from servefit.cli.advise_text import print_advice
 
@@ -164,8 +182,9 @@ def command(
 
 
 def _predicted(
-    path: str,
+    source: str,
     given: dict[str, Any],
+    schedule: dict[str, Any],
     slos: Sequence[Slo | RelativeSlo],
     terms: Terms,
     confidence: float,
@@ -173,15 +192,26 @@ def _predicted(
     """The problem on the curve that a calibration predicts."""
     from servefit import api
     from servefit.advise import predicted_problem
-    from servefit.calibration import load_calibration
+    from servefit.laws import cautions
+    from servefit.points import Serving
 
-    if given["input_tokens"] is None or given["output_tokens"] is None:
-        raise ServefitError("say what requests are like: --input-tokens and --output-tokens")
-    fit = load_calibration(path)
-    parallel = given.pop("tensor_parallel_size") or 1
-    points = api.points_of(fit, batch=1, tensor_parallel_size=parallel, **given)
+    workload = given_workload(given)
+    fit = api.as_calibration(source)
+    points = api.points_of(
+        fit,
+        **{**given, "tensor_parallel_size": given["tensor_parallel_size"] or 1},
+        workload=workload,
+        batch=1,
+        serving=Serving.of(**schedule),
+    )
     problem = predicted_problem(fit, points, slos, terms, confidence=confidence)
-    return problem, lambda cap: fit.extrapolates(points.with_batch(cap))
+
+    def warnings_at(cap: int) -> list[str]:
+        """All but what the memory has no room for: that is a limit of the problem."""
+        at_cap = points.with_batch(cap)
+        return fit.extrapolates(at_cap) + cautions(fit, at_cap)
+
+    return problem, warnings_at
 
 
 def _measured(
@@ -197,10 +227,10 @@ def _measured(
     from servefit.advise.measured import measured_runs
     from servefit.hardware import UNKNOWN, get_hardware
 
-    if given["input_tokens"] is not None or given["output_tokens"] is not None:
+    if any(given[name] is not None for name in ("input_tokens", "output_tokens", "workload")):
         raise ServefitError(
-            "--input-tokens and --output-tokens are those of the measured runs: select them with "
-            "--where output_tokens=..."
+            "--input-tokens, --output-tokens and --workload are those of the measured runs: select "
+            "them with --where output_tokens=..."
         )
     runs = measured_runs(common.load_rows(files, where), single_tokens_per_s=single_throughput)
     model, warnings = _measured_model(given, runs)
@@ -240,7 +270,7 @@ def _measured_model(
     return model.with_dtypes(weights, cache), ()
 
 
-def _as_json(answer: Advice, warnings: Sequence[str]) -> dict[str, Any]:
+def advice_as_json(answer: Advice, warnings: Sequence[str]) -> dict[str, Any]:
     """The advice in SI units; unknown is null."""
     decision, point = answer.decision, answer.point_estimate
     return {

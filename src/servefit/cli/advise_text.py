@@ -10,8 +10,8 @@ import click
 from servefit.advise import Advice
 from servefit.advise.curve import LATENCIES
 from servefit.advise.decision import END, PEAK, Candidate
-from servefit.advise.memory import KvMemory, Reservation
 from servefit.cli import common
+from servefit.memory import KvMemory, Reservation
 from servefit.units import format_bytes, format_duration, format_rate
 
 _BOUNDS = {
@@ -71,11 +71,26 @@ def _table(advice: Advice) -> None:
         change = f"{point.total_tokens_per_s / chosen.total_tokens_per_s - 1:+.1%}"
         rows.append((_cells(point, advice), change, "without the margin for uncertainty"))
     rows.sort(key=lambda row: int(row[0][0]))
+    running = ["batch"] if _differs(advice) else []
     common.print_table(
-        ["cap", "throughput", "efficiency", *(n.upper() for n in LATENCIES), "KV", "change", ""],
+        [
+            "cap",
+            *running,
+            "throughput",
+            "efficiency",
+            *(n.upper() for n in LATENCIES),
+            "KV",
+            "change",
+            "",
+        ],
         [(*cells, change, remark) for cells, change, remark in rows],
         left=[""],
     )
+
+
+def _differs(advice: Advice) -> bool:
+    """Whether less than the cap runs anywhere."""
+    return bool((advice.curve.batch < 0.995 * advice.curve.cap).any())
 
 
 def _cells(candidate: Candidate, advice: Advice) -> list[str]:
@@ -83,6 +98,7 @@ def _cells(candidate: Candidate, advice: Advice) -> list[str]:
     kv = None if memory is None else memory.needed_bytes(candidate.batch_cap)
     return [
         str(candidate.batch_cap),
+        *([f"{candidate.batch:.4g}"] if _differs(advice) else []),
         format_rate(candidate.total_tokens_per_s),
         "-" if math.isnan(candidate.efficiency) else f"{candidate.efficiency:.2f}",
         *(_latency(candidate, name, advice) for name in LATENCIES),
@@ -103,9 +119,13 @@ def _memory(advice: Advice) -> list[str]:
     if memory is None or advice.kv_bytes is None:
         return []
     cap = advice.decision.chosen.batch_cap
+    of_one = f"{memory.request_tokens:,.6g} tokens, {format_bytes(memory.request_bytes)} each"
+    needed = f"KV cache on each GPU: {format_bytes(advice.kv_bytes)}"
     lines = [
-        f"KV cache on each GPU: {format_bytes(advice.kv_bytes)} = {cap} requests x "
-        f"{memory.request_tokens:g} tokens, {format_bytes(memory.request_bytes)} each."
+        f"{needed} = {cap} requests x {of_one}."
+        if memory.probability is None
+        else f"{needed} holds {cap} running requests, on average {of_one}, with "
+        f"{memory.probability:.4g} probability."
     ]
     held = memory.reservation
     if held is None:

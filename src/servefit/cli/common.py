@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,13 @@ _OBSERVATION_OPTIONS: tuple[Decorator, ...] = (
         help="The context that a law is given: derived from the mean lengths, or measured.",
     ),
     click.option(
+        "--workload",
+        metavar="TRACE|MOMENTS",
+        help="How the lengths behind the rows' means are mixed: a CSV trace with the columns "
+        "input_tokens and output_tokens, or il=..,ol=..,cv_il=..,cv_ol=..,corr=.. Each row keeps "
+        "its own means; its context is what these give times the workload's ratio.",
+    ),
+    click.option(
         "--gpu",
         metavar="NAME",
         help="What the rows ran on, where they do not say it; `unknown` fits its rates.",
@@ -64,10 +72,25 @@ _OBSERVATION_OPTIONS: tuple[Decorator, ...] = (
 
 
 def observation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--batch-from``, ``--context-from`` and ``--gpu``: what a law is given of a row."""
+    """``--batch-from``, ``--context-from``, ``--workload``, ``--gpu``: what a law is given.
+
+    A workload reaches the command as its ``context_from``.
+    """
+
+    @wraps(function)
+    def with_context(*arguments: Any, workload: str | None, **options: Any) -> Any:
+        if workload is not None:
+            from servefit.workload import parse_workload
+
+            if options["context_from"] != "lengths":
+                raise ServefitError("give either --workload or --context-from, not both")
+            options["context_from"] = parse_workload(workload)
+        return function(*arguments, **options)
+
+    command: Callable[..., Any] = with_context
     for option in reversed(_OBSERVATION_OPTIONS):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
