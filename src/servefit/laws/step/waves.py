@@ -55,7 +55,8 @@ def waves(
             waiting.insert(0, running.pop())
             continue
         count = until_done if len(running) == 1 else min(until_done, until_full)
-        context = held + len(running) * (count + 1) / 2
+        # A step attends to what is held at its start, its newest token included.
+        context = held + len(running) * (count - 1) / 2
         steps.append(Wave(count, decoding=len(running), context_tokens=context))
         running = [g + count for g in running if g + count < output_tokens]
     return steps
