@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from servefit.errors import ServefitError
-from servefit.importers.source import Source
+from servefit.importers.source import LineTooLongError, Source
 
 Record = Mapping[str, object]
 
@@ -121,9 +121,15 @@ def _object(line: str) -> Record | None:
 
 
 def _is_jsonl(source: Source) -> bool:
-    """Whether the first two lines that are not blank each hold an object."""
+    """Whether the first two lines that are not blank each hold an object.
+
+    A first line beyond the limit of lines is one large value, and no JSON Lines.
+    """
     lines = itertools.islice((line for line in source.lines() if line.strip()), 2)
-    found = [_object(line) is not None for line in lines]
+    try:
+        found = [_object(line) is not None for line in lines]
+    except LineTooLongError:
+        return False
     return found == [True, True]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from servefit.importers.derive import TPOT_ABOVE_ITL
 from servefit.importers.point import Point
+from servefit.runs.schema import NOT_ONE_ENGINE
 
 #: A mean TPOT this many times below what E2E and TTFT leave is a counting error, not a mix.
 TPOT_TOO_SMALL = 1.5
@@ -292,11 +293,11 @@ def servers(point: Point) -> None:
             (s for s in point.suggestions if s.column == column and s.value is True), None
         )
         if reading is not None and reading.value is True:
-            message = f"the server {what}: a law of one engine does not hold ({reading.source})"
+            message = f"the server {what}: no {NOT_ONE_ENGINE} holds ({reading.source})"
             point.say("server", "flagged", message)
         elif reading is None and suggested is not None:
             message = (
-                f"the server perhaps {what} ({suggested.why}): no law of one engine would hold; "
+                f"the server perhaps {what} ({suggested.why}): no {NOT_ONE_ENGINE} would hold; "
                 f"confirm with --set {column}=true or false"
             )
             point.say("server", "flagged", message)

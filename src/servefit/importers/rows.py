@@ -15,6 +15,9 @@ from servefit.runs.table import RunTable
 #: Verdicts that travel with a row.
 _KEPT = ("flagged", "corrected")
 
+#: Columns whose flags repeat a verdict.
+_SAID_BEFORE = ("flags", "speculative_decoding", "disaggregated")
+
 
 def to_table(points: Sequence[Point]) -> RunTable:
     """The rows of points; what `servefit check` says of them is added to their verdicts.
@@ -38,7 +41,7 @@ def to_table(points: Sequence[Point]) -> RunTable:
         RunTable("runs", pl.DataFrame(series), tuple(dict.fromkeys(p.file for p in points)))
     )
     for problem in table.problems:
-        if problem.row is not None:
+        if problem.row is not None and problem.column not in _SAID_BEFORE:
             value = f" = {problem.value}" if problem.value else ""
             message = f"{problem.column}{value} {problem.reason}".strip()
             points[problem.row].say("servefit check", problem.severity, message)

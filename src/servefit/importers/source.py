@@ -45,6 +45,10 @@ _BOMS = (
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"SQLi": "an SQLite database"}
 
 
+class LineTooLongError(ServefitError):
+    """A line is longer than any record."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file to import.
@@ -92,7 +96,7 @@ class Source:
             try:
                 while line := reader.readline(MAX_LINE):
                     if len(line) == MAX_LINE:
-                        raise ServefitError(f"{self.name}: has a line of over 64 MiB")
+                        raise LineTooLongError(f"{self.name}: has a line of over 64 MiB")
                     yield line
             except (OSError, EOFError, zlib.error, UnicodeError) as error:
                 raise ServefitError(f"{self.name}: cannot be read to its end ({error})") from None

@@ -27,7 +27,7 @@ from servefit.runs.identities import (
 )
 from servefit.runs.limits import limits
 from servefit.runs.problem import Finding, Problem
-from servefit.runs.schema import COLUMNS, FILE, REQUIRED, ROW, Column
+from servefit.runs.schema import COLUMNS, FILE, NOT_ONE_ENGINE, REQUIRED, ROW, Column
 from servefit.runs.table import RunTable
 
 #: Requests that may fail before the rest no longer is the load that was asked for.
@@ -181,6 +181,7 @@ def _run_relations(table: RunTable) -> Iterator[Finding]:
         yield _bound(table, bound)
     yield from _completion(table)
     yield from _latencies(table)
+    yield from _servers(table)
     yield from _single_engine(table)
 
 
@@ -276,6 +277,28 @@ def _single_engine(table: RunTable) -> Iterator[Finding]:
             lambda i: "laws of one engine and one token a step do not hold for this row",
             "flagged",
         )
+
+
+def _servers(table: RunTable) -> Iterator[Finding]:
+    """Servers that no law of one engine describes, known or suspected: kept, never in silence."""
+    for column in ("speculative_decoding", "disaggregated"):
+        if column in table.frame.columns:
+            yield Finding(
+                table.frame[column].fill_null(False).to_numpy(),
+                column,
+                lambda i, column=column: (  # type: ignore[misc]
+                    f"a {NOT_ONE_ENGINE} step does not hold: leave it out of a fit with "
+                    f"--where '{column}!=true'"
+                ),
+                "flagged",
+            )
+    suspected = [NOT_ONE_ENGINE in (text or "") for text in table.texts("flags")]
+    yield Finding(
+        np.array(suspected, dtype=bool),
+        "flags",
+        lambda i: "says that one engine's law may not hold: read it before this row is fitted",
+        "flagged",
+    )
 
 
 def _step_relations(table: RunTable) -> Iterator[Finding]:

@@ -18,6 +18,9 @@ Type = Literal["text", "float", "int", "bool"]
 #: taken as the present version, one with a higher number is refused.
 SCHEMA_VERSION = 1
 
+#: Words in `flags` of a row whose server may decode speculatively or split prefill from decode.
+NOT_ONE_ENGINE = "law of one engine"
+
 #: Columns of a frame that are no part of the file: where each row was read.
 ROW = "row"
 FILE = "file"
