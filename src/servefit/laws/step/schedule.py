@@ -114,22 +114,20 @@ def flatten(points: Points) -> tuple[Points, Serving]:
 
 def _default_capacity_tokens(points: Points, pipeline_parallel_size: int) -> FloatArray:
     """Tokens that the KV cache holds by default; NaN where the memory is unknown."""
-    keys = np.stack(
-        [points.model_index, points.hardware_index, points.tensor_parallel_size.astype(np.int64)]
-    )
-    groups, of_point = np.unique(keys, axis=1, return_inverse=True)
-    capacity = [
-        np.nan
-        if (memory := points.hardware[h].memory_bytes) is None
-        else kv_capacity_tokens(
-            points.models[m],
-            memory,
-            tensor_parallel_size=t,
-            pipeline_parallel_size=pipeline_parallel_size,
-        )
-        for m, h, t in groups.T.tolist()
-    ]
-    return np.array(capacity, dtype=np.float64)[of_point.reshape(-1)]
+    capacity = np.full(len(points.batch), np.nan)
+    for m, model in enumerate(points.models):
+        for h, accelerator in enumerate(points.hardware):
+            if accelerator.memory_bytes is None:
+                continue
+            here = (points.model_index == m) & (points.hardware_index == h)
+            for t in np.unique(points.tensor_parallel_size[here]).tolist():
+                capacity[here & (points.tensor_parallel_size == t)] = kv_capacity_tokens(
+                    model,
+                    accelerator.memory_bytes,
+                    tensor_parallel_size=int(t),
+                    pipeline_parallel_size=pipeline_parallel_size,
+                )
+    return capacity
 
 
 @dataclass(frozen=True)
