@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "import": "Turn result files of benchmark tools into a table of runs.",
     "check": "Validate a table of runs, row by row.",
     "profile": "Measure a live server over HTTP and write a table of runs.",
+    "tune": "Profile, fit, advise and verify a live server, in one line.",
     "demo": "Measure, fit, advise and verify on a real engine on this CPU.",
     "hardware": "List accelerators, or measure this machine's CPU.",
     "models": "List models, or show one's shape from its config.json.",

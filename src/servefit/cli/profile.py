@@ -10,7 +10,16 @@ import click
 
 from servefit.cli import common
 from servefit.cli.profile_offline import VLLM_OFFLINE, profile_offline
-from servefit.cli.profile_options import options_of, server_and_run_options, target_of
+from servefit.cli.profile_options import (
+    auto_options,
+    chooser_of,
+    items,
+    one_setting,
+    options_of,
+    server_and_run_options,
+    settings_of,
+    target_of,
+)
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -47,7 +56,15 @@ if TYPE_CHECKING:
 )
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Measure each point so often.")
 @click.option("--plan", metavar="FILE", type=click.Path(), help="YAML plan of points; - for stdin.")
+@click.option(
+    "--auto",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Choose up to N of the points by what they teach per second, and stop when the fit is "
+    "sure; --batch lists what to choose from (default: 1, 2, 4, ... up to the seats).",
+)
 @click.option("--dry-run", is_flag=True, help="Find out about the server, list the points, stop.")
+@auto_options
 @common.json_option
 @server_and_run_options
 def command(
@@ -61,6 +78,7 @@ def command(
     sets: tuple[str, ...],
     repeats: int,
     plan: str | None,
+    auto: int | None,
     dry_run: bool,
     as_json: bool,
     output: str,
@@ -96,21 +114,27 @@ def command(
     options = options_of(shared)
     offline = shared["engine"] == VLLM_OFFLINE
     target = None if offline else target_of(url, shared)
-    points = _points(
-        plan,
-        batch=_items(batch),
-        rate=_items(rate),
-        arrivals=_items(arrivals),
-        input_tokens=_items(input_tokens),
-        output_tokens=_items(output_tokens),
-        trace=[trace] if trace else [],
-        settings=_settings(sets),
-        repeats=repeats,
-    )
-    if target is None:
-        rows = profile_offline(url, points, options, output, shared, dry_run=dry_run)
+    if auto is not None:
+        if target is None:
+            raise ServefitError(f"--auto and --engine {VLLM_OFFLINE}: name the points")
+        loads = items(input_tokens), items(output_tokens), items(batch)
+        rows = _run_auto(auto, loads, target, options, output, one_setting(sets), shared)
     else:
-        rows = _run(points, target, options, output, dry_run=dry_run)
+        points = _points(
+            plan,
+            batch=items(batch),
+            rate=items(rate),
+            arrivals=items(arrivals),
+            input_tokens=items(input_tokens),
+            output_tokens=items(output_tokens),
+            trace=[trace] if trace else [],
+            settings=settings_of(sets),
+            repeats=repeats,
+        )
+        if target is None:
+            rows = profile_offline(url, points, options, output, shared, dry_run=dry_run)
+        else:
+            rows = _run(points, target, options, output, dry_run=dry_run)
     if as_json:
         common.echo_json(rows)
     elif rows:
@@ -153,6 +177,28 @@ def _run(
     display = ConsoleDisplay(console)
     with Journal(output) as journal, display.live():
         return run_loop(Campaign(target, journal, options, display).run(points))
+
+
+def _run_auto(
+    most: int,
+    loads: tuple[list[str], list[str], list[str]],
+    target: Target,
+    options: Options,
+    output: str,
+    setting: tuple[tuple[str, str], ...],
+    shared: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """Points chosen by what they teach."""
+    from servefit.cli.profile_display import ConsoleDisplay
+    from servefit.cli.profile_run import run_loop
+    from servefit.profiling.campaign import Campaign
+    from servefit.profiling.journal import Journal
+
+    display = ConsoleDisplay(common.console(stderr=True))
+    chooser = chooser_of(shared, most, loads, target, display.say)
+    with Journal(output) as journal, display.live():
+        campaign = Campaign(target, journal, options, display)
+        return run_loop(campaign.run_adaptively(chooser, setting))
 
 
 async def _look(points: Sequence[Point], target: Target, options: Options) -> list[dict[str, Any]]:
@@ -214,21 +260,3 @@ def _load(row: Mapping[str, Any]) -> str:
         return f"{row['concurrency']} in flight"
     rate = row["request_rate_per_s"]
     return "replay" if rate is None else f"{rate:g}/s {row['arrivals']}"
-
-
-def _items(text: str | None) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()] if text else []
-
-
-def _settings(sets: Sequence[str]) -> list[dict[str, str]]:
-    """Every combination of the ``NAME=V,...``."""
-    import itertools
-
-    names, values = [], []
-    for text in sets:
-        name, equals, listed = text.partition("=")
-        if not equals or not name.isidentifier() or not _items(listed):
-            raise ServefitError(f"--set {text}: give NAME=V1,V2")
-        names.append(name)
-        values.append(_items(listed))
-    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]

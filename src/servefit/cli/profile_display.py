@@ -49,7 +49,7 @@ class ConsoleDisplay:
         """These points are planned; so many of them are known to be measured already."""
         self._left = {p: p.relative_cost for p in points if p not in set(done)}
         self._progress.update(self._task, total=sum(self._left.values()))
-        self._say(f"{len(points)} points" + (f", {len(done)} measured before" if done else ""))
+        self.say(f"{len(points)} points" + (f", {len(done)} measured before" if done else ""))
 
     def server(self, server: Server) -> None:
         """A server was found."""
@@ -61,15 +61,15 @@ class ConsoleDisplay:
         if server.seats:
             what.append(f"{server.seats} seats")
         what.append("token-id prompts" if server.token_ids else "text prompts")
-        self._say(f"server: {', '.join(what)}")
+        self.say(f"server: {', '.join(what)}")
         if server.unknown:
-            self._say(f"not told by the server: {', '.join(server.unknown.values())}")
+            self.say(f"not told by the server: {', '.join(server.unknown.values())}")
         for note in server.notes:
-            self._say(f"note: {note}")
+            self.say(f"note: {note}")
 
     def skip(self, point: Point) -> None:
         """The point is in the file already."""
-        self._say(f"{point.label}: measured before")
+        self.say(f"{point.label}: measured before")
         self._advance(point)
 
     def point(self, point: Point) -> None:
@@ -84,7 +84,7 @@ class ConsoleDisplay:
 
     def retry(self, point: Point, reason: str) -> None:
         """The point failed and is tried again."""
-        self._say(f"{point.label}: {reason}; trying again")
+        self.say(f"{point.label}: {reason}; trying again")
 
     def row(self, point: Point, row: Mapping[str, Any]) -> None:
         """The point's row is in the file."""
@@ -98,7 +98,7 @@ class ConsoleDisplay:
             text += f" [{row['flags']}]" if row["flags"] else ""
         else:
             text = f"FAILED: {row['error_detail']}"
-        self._say(f"{point.label}: {text}")
+        self.say(f"{point.label}: {text}")
         self._advance(point)
 
     def _advance(self, point: Point) -> None:
@@ -114,5 +114,6 @@ class ConsoleDisplay:
             f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
         )
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
         self._console.print(Text(text), soft_wrap=True)

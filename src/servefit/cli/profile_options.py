@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
+    from servefit.profiling.auto import AutoChooser
     from servefit.profiling.campaign import Options
     from servefit.profiling.session import Target
 
@@ -125,6 +127,36 @@ _RUN: tuple[Callable[..., Any], ...] = (
 )
 
 
+_AUTO: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--law",
+        default="step",
+        show_default=True,
+        help="Which law is fitted to choose points, and to advise.",
+    ),
+    click.option(
+        "--shape",
+        metavar="NAME|PATH",
+        help="The model's shape for the law, by name or config.json, if the server's name for it "
+        "is not in the catalogue; it is written to the rows as their model.",
+    ),
+    click.option(
+        "--auto-precision",
+        type=click.FloatRange(0.001, 10),
+        default=0.1,
+        show_default=True,
+        help="No more points are needed when the fit knows every candidate's E2E this well (90 %).",
+    ),
+)
+
+
+def auto_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How points are chosen by what they teach."""
+    for option in reversed(_AUTO):
+        function = option(function)
+    return function
+
+
 def server_and_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """All options of this module, for `target_of` and `options_of`."""
     for option in reversed((*_TARGET, *_RUN)):
@@ -141,6 +173,11 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
     settings = {name: given[name] for name in SETTINGS if given[name] is not None}
     if "dtype" in settings:
         settings["dtype"] = canonical_dtype(settings["dtype"])
+    if given.get("shape") is not None:
+        from servefit.models import get_model
+
+        get_model(given["shape"])  # refused now rather than after the first points
+        settings["model"] = given["shape"]
     if url is None and given["launch"] is None:
         raise ServefitError("no server: give its URL, or a command that starts it with --launch")
     variable = given["api_key_env"]
@@ -181,3 +218,48 @@ def options_of(given: Mapping[str, Any]) -> Options:
         name=given["campaign"],
         requests_dir=Path(given["requests_dir"]) if given["requests_dir"] else None,
     )
+
+
+def chooser_of(
+    given: Mapping[str, Any],
+    most: int,
+    loads: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    target: Target,
+    say: Callable[[str], None],
+) -> AutoChooser:
+    """Chooses up to ``most`` points among ``loads``: input lengths, output lengths, batches."""
+    from servefit.profiling.auto import AutoChooser, candidates_for
+
+    return AutoChooser(
+        candidates=lambda server: candidates_for(server, *loads),
+        most=most,
+        law=given["law"],
+        gpu=target.given.get("gpu"),
+        wanted=given["auto_precision"],
+        say=say,
+    )
+
+
+def items(text: str | None) -> list[str]:
+    """The parts of a comma-separated list."""
+    return [item.strip() for item in text.split(",") if item.strip()] if text else []
+
+
+def settings_of(sets: Sequence[str]) -> list[dict[str, str]]:
+    """Every combination of the values of ``--set NAME=V,...``."""
+    names, values = [], []
+    for text in sets:
+        name, equals, listed = text.partition("=")
+        if not equals or not name.isidentifier() or not items(listed):
+            raise ServefitError(f"--set {text}: give NAME=V1,V2")
+        names.append(name)
+        values.append(items(listed))
+    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+def one_setting(sets: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The values of ``--set`` where the server is started only once."""
+    settings = settings_of(sets)
+    if len(settings) != 1:
+        raise ServefitError(f"--set {sets[0]}: give one value: the server is started only once")
+    return tuple(sorted(settings[0].items()))

@@ -79,8 +79,9 @@ class Display(Protocol):
         """The point's row is in the file."""
 
 
-#: Names the next point to measure, given every row so far; ``None``: enough.
-Chooser = Callable[[Sequence[Mapping[str, Any]]], Point | None]
+#: Names the next point to measure, given the server, its identity in the keys of points, and every
+#: row so far; ``None``: enough.
+Chooser = Callable[[Server, str, Sequence[Mapping[str, Any]]], Point | None]
 
 
 @dataclass
@@ -157,12 +158,13 @@ class Campaign:
                     report=self.display.progress,
                 ) as session:
                     self.display.server(session.server)
+                    whom = self._whom(session.server)
                     while self.remaining_s > 0:
                         if point is None:
-                            point, attempt = choose(self.journal.rows), 0
+                            point, attempt = choose(session.server, whom, self.journal.rows), 0
                         if point is None:
                             return
-                        if not self._missing([point], self._whom(session.server)):
+                        if not self._missing([point], whom):
                             self.display.skip(point)
                             point = None
                         elif await self._attempt(session, point, attempt):
@@ -178,7 +180,8 @@ class Campaign:
                 known = self.target.row_settings(settings)
                 server = Server(self.target.model or "", settings=known)
                 failed = PointFailedError("launch", str(failure), [])
-                while (point := point or choose(self.journal.rows)) is not None:
+                whom = self._whom(server)
+                while point := point or choose(server, whom, self.journal.rows):
                     self._append(point, server, failure_row(point, server, failed))
                     point = None
                 return
@@ -244,4 +247,4 @@ class Campaign:
 def _each(points: Iterable[Point]) -> Chooser:
     """Chooses the points in turn."""
     left = iter(points)
-    return lambda rows: next(left, None)
+    return lambda server, whom, rows: next(left, None)

@@ -1,0 +1,213 @@
+"""Points chosen by what they teach, and the whole path to a verified batch cap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from servefit.advise import Advice, Infeasible, parse_slos
+from servefit.errors import ServefitError
+from servefit.profiling.auto import (
+    AutoChooser,
+    batch_candidates,
+    candidates_for,
+    expected_seconds,
+    fit_rows,
+    information,
+)
+from servefit.profiling.plan import Point
+from servefit.profiling.server import Server
+from servefit.profiling.tune import MOST_VERIFICATIONS, Question, TuneChooser
+from tests.profiling.test_cli import servefit
+from tests.stub_process import Stub
+
+SERVER = Server("stub", engine="vllm", settings={"max_num_seqs": 64})
+LENGTHS = (["64"], ["64"], ["1", "2", "4", "8", "16", "32", "64"])
+
+
+def step_s(batch: float) -> float:
+    """A made-up server: the seconds of one step."""
+    return 0.006 + 0.0003 * batch
+
+
+def row_of(point: Point, whom: str = "me", factor: float = 1.0) -> dict[str, Any]:
+    """The row that such a server would give."""
+    assert point.concurrency is not None
+    batch = float(point.concurrency)
+    e2e_s = 65 * step_s(batch) * factor
+    return {
+        "status": "ok",
+        "point_id": point.key(whom),
+        "model": "facebook/opt-1.3b",
+        "gpu": "L4",
+        "concurrency": point.concurrency,
+        "input_tokens": 64.0,
+        "output_tokens": 64.0,
+        "mean_batch": batch,
+        "total_tokens_per_s": batch * 128 / e2e_s,
+        "e2e_mean_s": e2e_s,
+        "ttft_mean_s": 2 * step_s(batch) * factor,
+        "tpot_mean_s": step_s(batch) * factor,
+    }
+
+
+def chooser(most: int = 7, wanted: float = 0.1, law: str = "step") -> AutoChooser:
+    return AutoChooser(
+        candidates=lambda server: candidates_for(server, *LENGTHS),
+        most=most,
+        law=law,
+        gpu=None,
+        wanted=wanted,
+        say=lambda text: None,
+    )
+
+
+def play(choose: Any, factor: float = 1.0) -> list[dict[str, Any]]:
+    """Measure what is chosen, on the made-up server, until it is enough."""
+    rows: list[dict[str, Any]] = []
+    while (point := choose(SERVER, "me", rows)) is not None:
+        rows.append(row_of(point, factor=factor))
+        assert len(rows) < 20
+    return rows
+
+
+def test_loads_to_choose_from_are_powers_of_two_up_to_the_seats() -> None:
+    assert batch_candidates(48) == [1, 2, 4, 8, 16, 32, 48]
+    points = candidates_for(SERVER, ["8"], ["8"], [])
+    assert [p.concurrency for p in points] == [1, 2, 4, 8, 16, 32, 64]
+    small = Server("stub", settings={"max_num_seqs": 64, "kv_capacity_tokens": 160})
+    assert [p.concurrency for p in candidates_for(small, ["8"], ["8"], [])] == [1, 2, 4, 8]
+
+
+def test_it_starts_with_the_smallest_and_the_largest_load() -> None:
+    loads = [row["concurrency"] for row in play(chooser())]
+    assert loads[:2] == [1, 64]
+    assert len(loads) == len(set(loads))
+
+
+def test_it_stops_when_the_fit_is_sure_or_has_what_was_asked_for() -> None:
+    loose, strict = chooser(wanted=0.5), chooser(most=4, wanted=0.001)
+    assert len(play(loose)) == 2
+    assert "knows every candidate" in loose.stopped_because
+    assert len(play(strict)) == 4
+    assert "4 points are measured" in strict.stopped_because
+    every = chooser(most=20, wanted=0.001)
+    assert len(play(every)) == 7
+    assert every.stopped_because == "no candidate is left"
+
+
+def test_failed_points_are_not_chosen_again() -> None:
+    choose = chooser()
+    rows = [{**row_of(Point(1)), "status": "failed"}]
+    chosen = [choose(SERVER, "me", rows), choose(SERVER, "me", rows), choose(SERVER, "me", rows)]
+    assert [p.concurrency if p else None for p in chosen] == [1, 64, None]
+    assert choose.stopped_because == "the first two points failed"
+
+
+def test_points_measured_before_are_used_and_not_repeated() -> None:
+    before = [row_of(p) for p in candidates_for(SERVER, *LENGTHS) if p.concurrency in (1, 64)]
+    point = chooser(wanted=0.001)(SERVER, "me", before)
+    assert point is not None
+    assert point.concurrency not in (1, 64)
+
+
+def test_information_per_second_prefers_the_unknown_and_the_quick() -> None:
+    gain = information(np.array([0.02, 0.2]), 0.02)
+    assert gain[0] < gain[1]
+    assert gain[1] == pytest.approx(np.log(10))
+    slow, fast = expected_seconds(np.array([10.0, 1.0]), np.array([8.0, 8.0]))
+    assert slow == pytest.approx(fast + 2 * 9)
+    assert expected_seconds(np.array(1.0), np.array(1.0)) == pytest.approx(3 + 9)
+
+
+def test_a_law_without_intervals_gets_the_farthest_points() -> None:
+    loads = [row["concurrency"] for row in play(chooser(most=4, law="slim"))]
+    assert loads[:2] == [1, 64]
+    assert loads[2] == 8  # the middle of 1..64 in logarithms
+
+
+def test_rows_without_a_mean_batch_cannot_be_fitted_and_the_remedy_is_named() -> None:
+    with pytest.raises(ServefitError, match="give --max-num-seqs"):
+        fit_rows([{**row_of(Point(4)), "mean_batch": None}], "step", None)
+
+
+def tuner(slo: str, **how: Any) -> TuneChooser:
+    return TuneChooser(chooser(**how), Question(64, 64, parse_slos([slo]), confidence=0.5))
+
+
+def test_the_advised_cap_is_verified_and_keeps_the_slo() -> None:
+    tune = tuner("tpot=15ms")
+    rows = play(tune)
+    assert isinstance(tune.answer, Advice)
+    cap = tune.answer.decision.chosen.batch_cap
+    assert cap == pytest.approx(30, rel=0.15)  # 6 ms + 0.3 ms x 30 = 15 ms
+    last = tune.verifications[-1]
+    assert last.batch_cap in [row["concurrency"] for row in rows]
+    assert abs(cap / last.batch_cap - 1) <= 0.1
+    assert last.broken == ()
+    assert last.measured["tpot_mean_s"] == pytest.approx(step_s(last.batch_cap))
+    assert last.predicted["tpot_mean_s"] == pytest.approx(step_s(last.batch_cap), rel=0.1)
+
+
+def test_a_broken_slo_moves_the_advice_and_is_reported() -> None:
+    """The server turns a third slower after the fit: the verification sees it."""
+    tune = tuner("tpot=15ms")
+    rows: list[dict[str, Any]] = []
+    while (point := tune(SERVER, "me", rows)) is not None:
+        slower = 1.35 if tune.answer is not None else 1.0
+        rows.append(row_of(point, factor=slower))
+    assert tune.verifications[0].broken == ("TPOT <= 15.0 ms",)
+    assert len(tune.verifications) == MOST_VERIFICATIONS
+    assert isinstance(tune.answer, Advice)
+    assert tune.answer.decision.chosen.batch_cap < tune.verifications[0].batch_cap
+
+
+def test_an_impossible_slo_is_said_without_a_verification() -> None:
+    tune = tuner("tpot=1ms")
+    play(tune)
+    assert isinstance(tune.answer, Infeasible)
+    assert tune.verifications == []
+
+
+def test_a_cap_beyond_the_seats_is_not_verified() -> None:
+    said: list[str] = []
+    tune = tuner("tpot=1s", wanted=0.5)
+    tune.say = said.append
+    play(tune)
+    assert tune.verifications == []
+    assert "cannot be verified on 64 seats" in said[-1]
+
+
+def test_tune_on_a_live_server_is_one_line(stub: Stub, tmp_path: Path) -> None:
+    stub.script(step_s=0.004, step_per_request_s=0.0004, prefill_token_s=1e-5)
+    words = ["tune", stub.url, "--input-tokens", "16", "--output-tokens", "24", "--gpu", "L4"]
+    quick = ["--precision", "0.2", "--min-window", "0.2", "--max-point-time", "5"]
+    shape = ["--shape", "facebook/opt-125m", "--max-num-seqs", "16"]
+    slo = ["--slo", "tpot=8ms", "--points", "3", "--confidence", "0.5", "--json"]
+    code, out, err = servefit(*words, *quick, *shape, *slo, cwd=tmp_path)
+    assert code in (0, 1), err  # 1: the SLO broke in the verification, on a busy machine
+    told = json.loads(out)
+    assert told["advice"]["feasible"] is True
+    assert 2 <= told["advice"]["batch_cap"] <= 16
+    assert len(told["verifications"]) >= 1
+    rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert rows[0]["model"] == "facebook/opt-125m"
+    assert len({row["point_id"] for row in rows}) == len(rows)
+
+
+def test_tune_names_what_it_cannot_do(tmp_path: Path) -> None:
+    words = ["tune", "http://127.0.0.1:9", "--input-tokens", "8", "--output-tokens", "8"]
+    for more, said in (
+        (["--slo", "speed=1"], "speed"),
+        (["--slo", "tpot=1s", "--shape", "no/such-model"], "no/such-model"),
+        (["--slo", "tpot=1s", "--set", "a=1,2"], "started only once"),
+        (["--slo", "tpot=1s"], "no answer"),
+    ):
+        code, _, err = servefit(*words, *more, cwd=tmp_path)
+        assert code == 2
+        assert said in err
+        assert "Traceback" not in err
