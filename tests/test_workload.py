@@ -4,11 +4,13 @@ import math
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
+from servefit.observations import observe
 from servefit.workload import Workload, count_within, parse_workload, total_at
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 400)), min_size=1, max_size=12)
@@ -127,6 +129,29 @@ def test_what_is_no_trace_is_named(tmp_path: Path, text: str, complaint: str) ->
     with pytest.raises(ServefitError) as error:
         parse_workload(str(file))
     assert complaint in str(error.value)
+
+
+ROWS = {
+    "model": ["facebook/opt-1.3b"] * 2,
+    "gpu": ["H100"] * 2,
+    "input_tokens": [100.0, 200.0],
+    "output_tokens": [50.0, 100.0],
+    "total_tokens_per_s": [1000.0, 2000.0],
+}
+
+
+def test_rows_keep_their_means_and_take_the_workloads_ratio() -> None:
+    mix = Workload.from_moments(10, 20, cv_input=1, cv_output=2)
+    points = observe(
+        pl.DataFrame({**ROWS, "mean_batch": [1.0, 8.0]}), context_from=mix
+    ).observations
+    context = points.points.mean_context_tokens
+    assert context == pytest.approx(mix.context_ratio * np.array([125.5, 250.5]))
+    assert points.points.context_sd_tokens / context == pytest.approx(
+        np.full(2, mix.context_sd_tokens / mix.mean_context_tokens)
+    )
+    with pytest.raises(ServefitError, match="static batches"):
+        observe(pl.DataFrame({**ROWS, "batch": [1.0, 8.0]}), context_from=mix)
 
 
 def test_a_published_trace_has_long_answers_to_short_prompts(servefit_data: Path) -> None:

@@ -54,7 +54,7 @@ def fit(
     context_from: ContextFrom = "lengths",
     gpu: str | Hardware | None = None,
 ) -> Calibration:
-    """Fit a law to a table of runs.
+    """Fit a law to a table of runs, or of engine steps.
 
     Rows that lack what the law needs are left out; the calibration's ``notes`` say which.
 
@@ -67,18 +67,24 @@ def fit(
     Raises:
         ServefitError: no usable row, too few distinct points, an unknown law, model or GPU.
     """
-    from servefit.observations import observe
+    from servefit.observations import observe, observe_steps
 
     chosen = laws.get_law(law) if isinstance(law, str) else law
-    observed = observe(
-        runs.frame, batch_from=batch_from, context_from=context_from, gpu=as_hardware(gpu)
-    )
-    calibration = chosen.fit(observed.observations)
-    if not observed.unusable:
+    if runs.kind == "steps":
+        if isinstance(context_from, Workload):
+            raise ServefitError("engine steps carry their own contexts: leave the workload out")
+        steps = observe_steps(runs.frame, gpu=as_hardware(gpu))
+        calibration, unusable = chosen.fit(steps), steps.unusable
+    else:
+        observed = observe(
+            runs.frame, batch_from=batch_from, context_from=context_from, gpu=as_hardware(gpu)
+        )
+        calibration, unusable = chosen.fit(observed.observations), observed.unusable
+    if not unusable:
         return calibration
-    listed = "; ".join(f"row {row}: {reason}" for row, reason in observed.unusable[:5])
-    more = len(observed.unusable) - 5
-    note = f"{len(observed.unusable)} rows left out: {listed}" + (f"; {more} more" * (more > 0))
+    listed = "; ".join(f"row {row}: {reason}" for row, reason in unusable[:5])
+    more = len(unusable) - 5
+    note = f"{len(unusable)} rows left out: {listed}" + (f"; {more} more" * (more > 0))
     return replace(calibration, notes=(note, *calibration.notes))
 
 

@@ -41,7 +41,8 @@ def command(
     """Fit a law to the measured RUNS and write a calibration.
 
     RUNS are tables of runs (CSV, JSON Lines or Parquet; - is standard input). Rows that contradict
-    themselves are left out; `servefit check` lists them.
+    themselves are left out; `servefit check` lists them. The law step is fitted on tables of engine
+    steps as well.
 
     \b
     Examples:
@@ -93,7 +94,11 @@ def report(calibration: Calibration) -> None:
     )
     errors = [
         f"{label} {value:.1f} %"
-        for label, key in (("throughput", "total_tokens_per_s"), ("E2E", "e2e_s"))
+        for label, key in (
+            ("throughput", "total_tokens_per_s"),
+            ("E2E", "e2e_s"),
+            ("step time", "step_time_s"),
+        )
         if (value := calibration.train_mape_pct.get(key)) is not None
     ]
     click.echo(f"Training error (MAPE): {', '.join(errors)}.")
