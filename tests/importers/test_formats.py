@@ -212,6 +212,24 @@ class TestAiperf:
         values(point, duration_s=2, ttft_mean_s=0.5)
         assert "phase warmup are left out" in said(point, "corrected")
 
+    def test_request_records_of_the_first_versions(self, tmp_path: Path) -> None:
+        def record(start: int, latency: float, error: object = None) -> dict[str, object]:
+            metrics: dict[str, object] = {
+                "ttft": {"value": 100.0, "unit": "ms"},
+                "request_latency": {"value": latency, "unit": "ms"},
+                "input_sequence_length": {"value": 30, "unit": "tokens"},
+                "output_sequence_length": {"value": 10, "unit": "tokens"},
+                "min_request_timestamp": {"value": start, "unit": "ns"},
+                "max_response_timestamp": {"value": start + int(latency * 1e6), "unit": "ns"},
+            }
+            metadata = {"timestamp_ns": start, "credit_phase": "profiling"}
+            return {"metadata": metadata, "metrics": {} if error else metrics, "error": error}
+
+        lines = [record(0, 1.0, {"code": 499}), record(10**9, 1000.0), record(2 * 10**9, 2000.0)]
+        point = one(saved(tmp_path, "\n".join(map(json.dumps, lines))), MODEL)
+        values(point, completed=2, failed_requests=1, ttft_mean_s=0.1, e2e_mean_s=1.5)
+        values(point, duration_s=3, output_tokens=10)
+
 
 class TestLlamaCpp:
     @pytest.mark.parametrize("suffix", ["json", "csv", "md"])

@@ -38,6 +38,11 @@ def rates_and_lengths(point: Point) -> None:
     if rates and rates[1] + rates[2] > 0:
         how = "total_tokens_per_s / (input_tokens + output_tokens)"
         point.derive("requests_per_s", rates[0] / (rates[1] + rates[2]), how)
+    _ratio(point, "output_tokens", "output_tokens_per_s", "requests_per_s")
+    rates = point.numbers("total_tokens_per_s", "output_tokens_per_s", "requests_per_s")
+    if rates and rates[2] > 0 and rates[0] > rates[1]:
+        how = "(total - output tokens/s) / requests_per_s"
+        point.derive("input_tokens", (rates[0] - rates[1]) / rates[2], how)
     if rates := point.numbers("requests_per_s", "output_tokens"):
         point.derive("output_tokens_per_s", rates[0] * rates[1], "requests_per_s x output_tokens")
     if rates := point.numbers("output_tokens_per_s", "requests_per_s", "input_tokens"):

@@ -46,6 +46,9 @@ SKEWED = 2.0
 #: Mean throughputs that count the same tokens differ by rounding only.
 COUNTS = 0.05
 
+#: Marks a report that may be a summary over several loads.
+LOAD_UNSAID = "_load_unsaid"
+
 Check = Callable[[Point], None]
 
 
@@ -215,6 +218,18 @@ def statistics(point: Point) -> None:
             point.say("percentiles", "flagged", message)
 
 
+def one_load(point: Point) -> None:
+    """A report that does not say its load may be a summary over several."""
+    said = ("request_rate_per_s", "concurrency")
+    if point.has(LOAD_UNSAID) and not any(point.has(column) for column in said):
+        point.say(
+            "one load",
+            "refused",
+            "the report says no load: a summary over all stages mixes their loads; import the "
+            "stage reports, or give --set request_rate_per_s=R if it is of one load",
+        )
+
+
 def steady(point: Point) -> None:
     """A run that is mostly ramp and drain, or whose queue only grows, has no steady state."""
     sent = point.number("completed") or point.number("num_requests")
@@ -317,6 +332,7 @@ LAST: tuple[Check, ...] = (
     nominal_lengths,
     token_rates,
     statistics,
+    one_load,
     steady,
     littles_law,
     servers,

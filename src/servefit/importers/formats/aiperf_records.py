@@ -14,18 +14,25 @@ from servefit.importers.point import Point
 
 NAME = "AIPerf request records"
 
+#: Column -> names of the metric, the long one first.
 _TIMES = {
-    "ttft": "time_to_first_token",
-    "e2e": "request_latency",
-    "tpot": "inter_token_latency",
+    "ttft": ("time_to_first_token", "ttft"),
+    "e2e": ("request_latency",),
+    "tpot": ("inter_token_latency",),
 }
-_LENGTHS = {"input_tokens": "input_sequence_length", "output_tokens": "output_sequence_length"}
+_LENGTHS = {
+    "input_tokens": ("input_sequence_length", "isl"),
+    "output_tokens": ("output_sequence_length", "osl"),
+}
 
 
 def recognise(document: Document) -> bool:
     """Records of metadata with times, and metrics with units."""
-    metadata = mapping(document.first.get("metadata"))
-    return "request_start_ns" in metadata and "metrics" in document.first
+    first, metadata = document.first, mapping(document.first.get("metadata"))
+    return isinstance(first.get("metrics"), dict) and not {
+        "request_start_ns",
+        "timestamp_ns",
+    }.isdisjoint(metadata)
 
 
 @dataclass
@@ -43,7 +50,7 @@ class _Sums:
     def add(self, record: Record) -> None:
         """One request."""
         metadata, metrics = mapping(record.get("metadata")), mapping(record.get("metrics"))
-        phase = str(metadata.get("benchmark_phase") or "profiling")
+        phase = str(metadata.get("benchmark_phase") or metadata.get("credit_phase") or "profiling")
         if phase != "profiling":
             self.left_out[phase[:20]] += 1
             return
@@ -51,17 +58,27 @@ class _Sums:
             self.failed += 1
             return
         self.count += 1
-        start, end = (to_number(metadata.get(f"request_{k}_ns")) for k in ("start", "end"))
-        if start is not None and end is not None:
-            self.start_ns = start if self.start_ns is None else min(self.start_ns, start)
-            self.end_ns = end if self.end_ns is None else max(self.end_ns, end)
-        for column, name in (*_TIMES.items(), *_LENGTHS.items()):
+        self._window(metadata, metrics)
+        for column, names in (*_TIMES.items(), *_LENGTHS.items()):
+            name = next((n for n in names if n in metrics), names[0])
             value = to_number(dig(metrics, name, "value"))
             if value is not None and value >= 0:
                 unit = str(dig(metrics, name, "unit") or "ms").lower()
                 divisor = TIME_UNITS.get(unit, 1e3) if column in _TIMES else 1.0
                 self.total[column] += value / divisor  # type: ignore[assignment]
                 self.seen[column] += 1
+
+    def _window(self, metadata: Record, metrics: Record) -> None:
+        """First start and last end, from the metadata or from metrics of the first versions."""
+        start = to_number(metadata.get("request_start_ns"))
+        end = to_number(metadata.get("request_end_ns"))
+        if start is None:
+            start = to_number(dig(metrics, "min_request_timestamp", "value"))
+        if end is None:
+            end = to_number(dig(metrics, "max_response_timestamp", "value"))
+        if start is not None and end is not None:
+            self.start_ns = start if self.start_ns is None else min(self.start_ns, start)
+            self.end_ns = end if self.end_ns is None else max(self.end_ns, end)
 
 
 def read(document: Document) -> Iterator[Point]:
@@ -78,7 +95,7 @@ def read(document: Document) -> Iterator[Point]:
         if sums.seen[column]:
             name = f"{column}_mean_s" if column in _TIMES else column
             how = f"mean of {sums.seen[column]} requests"
-            key = (_TIMES | _LENGTHS)[column]
+            key = (_TIMES | _LENGTHS)[column][0]
             point.put(name, sums.total[column] / sums.seen[column], key, "", how)
     if sums.start_ns is not None and sums.end_ns is not None and sums.end_ns > sums.start_ns:
         how = "last end - first start"

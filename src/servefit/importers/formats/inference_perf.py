@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servefit.importers import serving
+from servefit.importers import judge, serving
 from servefit.importers.document import Document, Record
 from servefit.importers.fields import Fields, dig, mapping
 from servefit.importers.point import Point
@@ -54,14 +54,14 @@ def _point(record: Record, file: str, where: str) -> Point:
         block = times.below(key)
         for statistic, name in (("mean", "mean"), ("median", "median"), ("p99", "p99")):
             block.take(f"{latency}_{statistic}_s", name, *(("p50",) if name == "median" else ()))
-    good.below("prompt_len").take("input_tokens", "mean")
-    good.below("output_len").take("output_tokens", "mean")
+    for column, keys in (
+        ("input_tokens", ("prompt_len", "prompt_tokens")),
+        ("output_tokens", ("output_len", "output_tokens")),
+    ):
+        for key in keys:
+            good.below(key).take(column, "mean")
     if not load.raw("requested_rate")[0] and not point.has("concurrency"):
-        point.say(
-            "one load",
-            "refused",
-            "a summary over all stages mixes their loads: import the stage reports",
-        )
+        point.put(judge.LOAD_UNSAID, True, "load_summary", "", "no requested_rate")
     delay = load.below("schedule_delay").number("mean")
     if delay is not None and delay > LATE_S and not point.refused:
         message = f"requests left {delay:.3g} s late on average: the client could not keep up"

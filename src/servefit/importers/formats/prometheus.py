@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from servefit.importers.document import Document
 from servefit.importers.fields import to_number
 from servefit.importers.point import Point
+from servefit.importers.serving import model_name
 from servefit.profiling.engines import ENGINES, read_metrics
 from servefit.profiling.prometheus import Sample, parse_metrics
 
@@ -110,9 +111,11 @@ def read(document: Document) -> Iterator[Point]:
 
 
 def _model(point: Point, samples: Sequence[Sample]) -> None:
-    names = {n for s in samples if (n := s.labels.get("model_name"))}
+    keys = ("model_name", "name")  # SGLang's first versions write the latter
+    names = {n for s in samples for k in keys if (n := s.labels.get(k))}
     if len(names) == 1:
-        point.put("model", names.pop(), "label model_name")
+        name, how = model_name(names.pop())
+        point.put("model", name, "label model_name", name, how)
     elif names:
         point.notes.append(f"several models: {', '.join(sorted(names))[:100]}")
 

@@ -41,13 +41,6 @@ def _point(row: Row, file: str, where: str) -> Point:
     fields.take("output_tokens_per_s", "output_tput_tok_s")
     fields.take("total_tokens_per_s", "total_tput_tok_s")
     serving.read_latencies(fields)
-    rates = point.numbers("requests_per_s", "output_tokens_per_s")
-    if rates and rates[0] > 0:
-        point.derive("output_tokens", rates[1] / rates[0], "output tokens/s / requests/s")
-    rates = point.numbers("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
-    if rates and rates[0] > 0:
-        how = "(total - output) tokens/s / requests/s"
-        point.derive("input_tokens", (rates[2] - rates[1]) / rates[0], how)
     for latency in ("ttft", "tpot", "itl"):
         fields.take(f"{latency}_mean_s", f"{latency}_ms", divisor=1e3)
     return point
