@@ -77,6 +77,11 @@ class TestVllmServe:
         values(run, tensor_parallel_size=2, max_num_seqs=32, mean_batch=7.6)
         assert "warm-up" in said(warm_up, "refused")
 
+    def test_a_sweep_summary_as_csv(self) -> None:
+        first, second = read(FIXTURES / "vllm_sweep_summary.csv").points
+        values(first, model="acme/one", max_num_seqs=32, concurrency=8, mean_batch=7.6)
+        absent(second, "max_num_seqs", "request_rate_per_s")
+
     def test_runs_and_the_summary_that_repeats_them_are_read_once(self, tmp_path: Path) -> None:
         runs = json.loads((FIXTURES / "vllm_sweep_summary.json").read_text())
         saved(tmp_path, runs, "summary.json")
@@ -150,6 +155,14 @@ class TestInferencePerf:
         point = one(FIXTURES / "inference_perf_stage.json", MODEL)
         values(point, tpot_mean_s=0.02, mean_batch=2.2)
         assert "4.00 times too small" in said(point, "corrected")
+
+    def test_a_stage_as_yaml(self) -> None:
+        point = one(FIXTURES / "inference_perf_stage.yaml", MODEL)
+        values(point, request_rate_per_s=2, e2e_mean_s=1.1, tpot_mean_s=0.0199, input_tokens=100)
+
+    def test_a_report_that_says_no_load_may_be_told_it(self) -> None:
+        point = one(FIXTURES / "inference_perf_summary.json", MODEL, "request_rate_per_s=9")
+        assert not point.refused
 
     def test_a_summary_mixes_loads(self) -> None:
         point = one(FIXTURES / "inference_perf_summary.json", MODEL)

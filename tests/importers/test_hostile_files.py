@@ -194,6 +194,9 @@ def test_deep_nesting(text: str, tmp_path: Path) -> None:
         ('{"loss": [1, 2, 3]}', "no known tool: keys loss"),
         ("hello world\n", "begins with 'hello world'"),
         ("time,gpu,power\n1,2,3\n", "no known tool writes"),
+        ("benchmarks:\n  - {a: [1\n", "looks like YAML but does not parse"),
+        ("benchmarks:\n" + "- " * 5000 + "x", "YAML"),
+        ("schema_version,model,input_tokens\n1,a,2\n", "a table of runs already"),
     ],
 )
 def test_what_is_not_understood_is_one_line(

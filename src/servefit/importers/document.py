@@ -16,6 +16,12 @@ from servefit.importers.source import LineTooLongError, Source
 
 Record = Mapping[str, object]
 
+#: YAML is read at a megabyte a second.
+MAX_YAML = 32 * 1024**2
+
+#: Keys at the root of the reports that come as YAML.
+_YAML = re.compile(r"^(?:benchmarks|load_summary):\s*$", re.MULTILINE)
+
 _SPACE = re.compile(r"[\s,\ufeff]*")
 
 #: Longer integers become floats (infinite ones): no count or nanosecond is that long.
@@ -92,6 +98,8 @@ def load(source: Source) -> Document:
             return _several(source, str(error))
         except RecursionError:
             raise ServefitError(f"{source.name}: is nested too deeply to be a result") from None
+    if _YAML.search(head):
+        return Document(source, "json", _yaml(source))
     if any(_object(line) is not None for line in head.splitlines()[:-1] or head.splitlines()):
         return Document(source, "jsonl")
     return Document(source, "text")
@@ -108,6 +116,23 @@ def parse_json(text: str) -> object:
 
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
+
+
+def _yaml(source: Source) -> object:
+    """A YAML report; the mapping that it holds."""
+    import yaml
+
+    text = source.text()
+    if len(text) > MAX_YAML:
+        raise ServefitError(f"{source.name}: is YAML of over {MAX_YAML >> 20} MiB: give the JSON")
+    try:
+        value: object = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:150]
+        raise ServefitError(
+            f"{source.name}: looks like YAML but does not parse ({reason})"
+        ) from None
+    return value
 
 
 def _object(line: str) -> Record | None:

@@ -168,6 +168,8 @@ def _possible(column: str, value: float) -> bool:
 
 
 def excerpt(value: object, limit: int = 60) -> str:
-    """A value as one line of text, cut to ``limit`` characters."""
+    """A value as one line of text, cut to ``limit`` characters; nested ones by their size."""
+    if isinstance(value, dict | list):
+        return f"{type(value).__name__} of {len(value)}"
     text = " ".join(str(value)[: 4 * limit].split())
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -6,6 +6,8 @@ import csv
 import re
 from collections.abc import Iterable, Iterator
 
+from servefit.importers.document import Document
+
 Row = dict[str, str]
 
 
@@ -18,6 +20,12 @@ def csv_blocks(text: str, delimiter: str = ",") -> Iterator[list[list[str]]]:
         elif block:
             yield _parse(block, delimiter)
             block = []
+
+
+def csv_header(document: Document) -> list[str]:
+    """The cells of the first line; empty where there is no comma."""
+    line = document.head.lstrip("\ufeff\r\n ").split("\n", 1)[0].strip()
+    return next(csv.reader([line[:50_000]]), []) if "," in line and "\0" not in line else []
 
 
 def _parse(lines: list[str], delimiter: str) -> list[list[str]]:

@@ -8,6 +8,7 @@ from servefit.errors import ServefitError
 from servefit.importers.document import Document
 from servefit.importers.fields import mapping, normal
 from servefit.importers.point import Point
+from servefit.importers.tables import csv_header
 
 NAME = "a known file that holds no run"
 
@@ -24,7 +25,7 @@ def read(document: Document) -> Iterator[Point]:
 
 
 def _what(document: Document) -> str | None:
-    first, head = document.first, document.head.lstrip("\ufeff")
+    first = document.first
     if "architectures" in first or ("model_type" in first and "hidden_size" in first):
         return "is a HuggingFace model config: no run; `servefit models` reads it"
     if "error_type" in first and "error" in first and "serve_overrides" in first:
@@ -35,7 +36,10 @@ def _what(document: Document) -> str | None:
         return "are llmperf's single requests, without start times: import its *_summary.json"
     if {"experiments", "service_kind"} <= set(first):
         return "are GenAI-Perf's raw responses: import its profile_export_genai_perf.json or .csv"
-    header = {normal(h) for h in head.split("\n", 1)[0].split(",")}
+    header = {normal(h) for h in csv_header(document)}
+    columns = header or {normal(key) for key in first}
+    if "schema_version" in columns and {"model", "input_tokens"} <= columns:
+        return "is a table of runs already: `servefit check` and `servefit fit` read it"
     if {"kernel_name", "metric_name", "metric_unit", "metric_value"} <= header:
         return "is a kernel table of Nsight Compute: no run, one row a metric"
     if {"time", "total_time_ns", "instances", "name"} <= header:

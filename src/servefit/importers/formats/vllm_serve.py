@@ -8,6 +8,7 @@ from servefit.importers import serving
 from servefit.importers.document import Document, Record
 from servefit.importers.fields import Fields, normal, to_text
 from servefit.importers.point import Point
+from servefit.importers.tables import csv_blocks, csv_header, records
 
 NAME = "vLLM bench serve"
 
@@ -25,12 +26,17 @@ _KEYS = {
 
 
 def recognise(document: Document) -> bool:
-    """At least two of the keys of its results."""
-    return len(_KEYS & {normal(key) for key in document.first}) >= 2
+    """At least two of the keys of its results, in JSON or in a CSV header."""
+    header = csv_header(document) if document.kind == "text" else document.first
+    return len(_KEYS & {normal(key) for key in header}) >= 2
 
 
 def read(document: Document) -> Iterator[Point]:
     """A point a record: a file, a line of ``--append-result``, an item of a sweep's summary."""
+    if document.kind == "text":
+        for i, row in enumerate(records(next(csv_blocks(document.text), []))):
+            yield read_record(row, document.name, f"row {i}")
+        return
     for where, record in document.records():
         if recognise_record(record):
             yield read_record(record, document.name, where)
