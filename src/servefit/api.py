@@ -159,19 +159,36 @@ def warnings(calibration: Calibration, points: Points) -> list[str]:
     Where it leaves the measured ranges, what the law leaves out, what only a formula stands for,
     and batches that the GPU's memory has no room for.
     """
-    sentences = calibration.extrapolates(points) + laws.cautions(calibration, points)
+    return [
+        *calibration.extrapolates(points),
+        *laws.cautions(calibration, points),
+        *_no_room(points),
+    ]
+
+
+def _no_room(points: Points) -> list[str]:
+    """Batches that a server would not run at once, where they are not caps."""
     flat, serving = flatten(points)
-    if serving.batch_is_cap or serving.static.all():
-        return sentences
-    room = batch_limits(flat, serving)["KV capacity"]
-    crowded = flat.batch > room
-    if crowded.any():
-        worst = int(np.argmax(np.where(crowded, flat.batch, -1.0)))
-        sentences.append(
-            f"batch {flat.batch[worst]:g}: the KV cache holds about {max(room[worst], 0.0):.4g} "
-            "such requests at once; a server would run or preempt the rest later: ask for a cap "
-            "(--max-num-seqs), or give the cache's size (--kv-capacity-tokens)"
-        )
+    capacity = serving.kv_capacity_tokens
+    if (capacity < flat.input_tokens + flat.output_tokens).any():
+        return [
+            f"the KV cache holds about {np.nanmin(capacity):.4g} tokens, less than one request: "
+            "more GPUs, smaller formats, or --kv-capacity-tokens where the engine says otherwise"
+        ]
+    sentences = []
+    limits = {} if serving.batch_is_cap else batch_limits(flat, serving)
+    for name, remedy in (
+        ("KV capacity", "give the cache's size, --kv-capacity-tokens,"),
+        ("token budget", "raise --max-num-batched-tokens"),
+    ):
+        allowed = limits.get(name, np.full_like(flat.batch, np.nan))
+        over = flat.batch > allowed
+        if over.any():
+            sentences.append(
+                f"batch {flat.batch[over].max():g}: the {name} lets about "
+                f"{allowed[over].min():.4g} requests run at once; {remedy} or ask for a cap, "
+                "--max-num-seqs"
+            )
     return sentences
 
 

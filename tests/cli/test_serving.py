@@ -53,9 +53,18 @@ def test_a_cap_shows_what_runs_and_what_limits_it(run: Run) -> None:
     assert "token budget" in printed
 
 
-def test_a_batch_that_memory_has_no_room_for_is_warned_of(run: Run) -> None:
-    (warning,) = run("predict", *PRIOR, *LENGTHS, "--batch", 5000, "--json").json["warnings"][1:]
-    assert warning.startswith("batch 5000: the KV cache holds about ")
+def test_what_the_server_has_no_room_for_is_warned_of(run: Run) -> None:
+    arguments = ("predict", *PRIOR, *LENGTHS, "--batch", "8,5000", "--json")
+    (warning,) = run(*arguments).json["warnings"][1:]
+    assert warning.startswith("batch 5000: the KV capacity lets about ")
+    fits = run("predict", *PRIOR, *LENGTHS, "--batch", 8, "--json").json
+    assert len(fits["warnings"]) == 1
+    budget = ("--kv-capacity-tokens", 1e9, "--max-num-batched-tokens", 1000)
+    (warning,) = run(*arguments, *budget).json["warnings"][1:]
+    assert warning.startswith("batch 5000: the token budget lets about 609.4 requests")
+    large = ("prior:step", "--model", "meta-llama/Llama-2-70b-hf", "--gpu", "H100", *LENGTHS)
+    (warning,) = run("predict", *large, "--batch", 1, "--json").json["warnings"][1:]
+    assert "less than one request" in warning
 
 
 def test_a_trace_and_moments_make_contexts_longer(run: Run, trace: Path) -> None:
