@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,6 @@ from servefit.profiling.auto import (
 from servefit.profiling.plan import Point
 from servefit.profiling.server import Server
 from servefit.profiling.tune import MOST_VERIFICATIONS, Question, TuneChooser
-from tests.profiling.test_cli import servefit
-from tests.stub_process import Stub
 
 SERVER = Server("stub", engine="vllm", settings={"max_num_seqs": 64})
 LENGTHS = (["64"], ["64"], ["1", "2", "4", "8", "16", "32", "64"])
@@ -180,34 +176,3 @@ def test_a_cap_beyond_the_seats_is_not_verified() -> None:
     play(tune)
     assert tune.verifications == []
     assert "cannot be verified on 64 seats" in said[-1]
-
-
-def test_tune_on_a_live_server_is_one_line(stub: Stub, tmp_path: Path) -> None:
-    stub.script(step_s=0.004, step_per_request_s=0.0004, prefill_token_s=1e-5)
-    words = ["tune", stub.url, "--input-tokens", "16", "--output-tokens", "24", "--gpu", "L4"]
-    quick = ["--precision", "0.2", "--min-window", "0.2", "--max-point-time", "5"]
-    shape = ["--shape", "facebook/opt-125m", "--max-num-seqs", "16"]
-    slo = ["--slo", "tpot=8ms", "--points", "3", "--confidence", "0.5", "--json"]
-    code, out, err = servefit(*words, *quick, *shape, *slo, cwd=tmp_path)
-    assert code in (0, 1), err  # 1: the SLO broke in the verification, on a busy machine
-    told = json.loads(out)
-    assert told["advice"]["feasible"] is True
-    assert 2 <= told["advice"]["batch_cap"] <= 16
-    assert len(told["verifications"]) >= 1
-    rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
-    assert rows[0]["model"] == "facebook/opt-125m"
-    assert len({row["point_id"] for row in rows}) == len(rows)
-
-
-def test_tune_names_what_it_cannot_do(tmp_path: Path) -> None:
-    words = ["tune", "http://127.0.0.1:9", "--input-tokens", "8", "--output-tokens", "8"]
-    for more, said in (
-        (["--slo", "speed=1"], "speed"),
-        (["--slo", "tpot=1s", "--shape", "no/such-model"], "no/such-model"),
-        (["--slo", "tpot=1s", "--set", "a=1,2"], "started only once"),
-        (["--slo", "tpot=1s"], "no answer"),
-    ):
-        code, _, err = servefit(*words, *more, cwd=tmp_path)
-        assert code == 2
-        assert said in err
-        assert "Traceback" not in err

@@ -3,74 +3,88 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from servefit.cli import main
 from tests.stub_process import Stub
 
+Run = Callable[..., tuple[int, str, str]]
 
-def servefit(*words: str, cwd: Path, env: dict[str, str] | None = None) -> tuple[int, str, str]:
-    import os
 
-    done = subprocess.run(
-        [sys.executable, "-m", "servefit", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        timeout=60,
-    )
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def servefit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run the command line in an empty folder: status, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["servefit", *words])
+        for name, value in (env or {}).items():
+            monkeypatch.setenv(name, value)
+        status = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    return run
 
 
 LOAD = ["--batch", "2", "--input-tokens", "8", "--output-tokens", "8"]
 QUICK = ["--precision", "0.3", "--min-window", "0.1", "--max-point-time", "4", "--retries", "0"]
 
 
-def test_a_profile_is_a_table_and_a_file_that_check_takes(stub: Stub, tmp_path: Path) -> None:
-    code, out, err = servefit("profile", stub.url, *LOAD, *QUICK, cwd=tmp_path)
+def test_a_profile_is_a_table_and_a_file_that_check_takes(
+    stub: Stub, servefit: Run, tmp_path: Path
+) -> None:
+    code, out, err = servefit("profile", stub.url, *LOAD, *QUICK)
     assert code == 0, err
     assert "2 in flight" in out
     assert "servefit fit runs.jsonl" in out
     assert "not told by the server: --gpu" in err
     (row,) = [json.loads(x) for x in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert row["concurrency"] == 2
-    code, out, err = servefit("check", "runs.jsonl", cwd=tmp_path)
+    code, out, err = servefit("check", "runs.jsonl")
     assert code == 0, err
-    code, out, err = servefit("profile", stub.url, *LOAD, *QUICK, cwd=tmp_path)
+    code, out, err = servefit("profile", stub.url, *LOAD, *QUICK)
     assert (code, out) == (0, "Nothing was missing in runs.jsonl.\n")
 
 
-def test_json_is_the_rows_and_nothing_else(stub: Stub, tmp_path: Path) -> None:
-    code, out, _ = servefit("profile", stub.url, *LOAD, *QUICK, "--json", cwd=tmp_path)
+def test_json_is_the_rows_and_nothing_else(stub: Stub, servefit: Run, tmp_path: Path) -> None:
+    code, out, _ = servefit("profile", stub.url, *LOAD, *QUICK, "--json")
     assert code == 0
     assert [row["status"] for row in json.loads(out)] == ["ok"]
 
 
-def test_a_dry_run_measures_nothing_and_writes_nothing(stub: Stub, tmp_path: Path) -> None:
-    code, _, err = servefit("profile", stub.url, *LOAD, "--dry-run", cwd=tmp_path)
+def test_a_dry_run_measures_nothing_and_writes_nothing(
+    stub: Stub, servefit: Run, tmp_path: Path
+) -> None:
+    code, _, err = servefit("profile", stub.url, *LOAD, "--dry-run")
     assert code == 0
     assert "2 in flight, 8+8 tokens" in err
     assert list(tmp_path.iterdir()) == []
     assert len(stub.log()) == 1
 
 
-def test_a_plan_from_a_file(stub: Stub, tmp_path: Path) -> None:
+def test_a_plan_from_a_file(stub: Stub, servefit: Run, tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text("- {batch: 1, input_tokens: 4, output_tokens: 4}\n")
-    code, _, err = servefit(
-        "profile", stub.url, "--plan", "plan.yaml", *QUICK, "-o", "x.jsonl", cwd=tmp_path
-    )
+    code, _, err = servefit("profile", stub.url, "--plan", "plan.yaml", *QUICK, "-o", "x.jsonl")
     assert code == 0, err
     assert json.loads((tmp_path / "x.jsonl").read_text())["asked_input_tokens"] == "4"
 
 
-def test_failed_points_exit_1_and_tell_the_reason(stub: Stub, tmp_path: Path) -> None:
+def test_failed_points_exit_1_and_tell_the_reason(
+    stub: Stub, servefit: Run, tmp_path: Path
+) -> None:
     stub.script(faults=[{"kind": "500", "every": 1, "from": 1}])
-    code, out, _ = servefit("profile", stub.url, *LOAD, *QUICK, cwd=tmp_path)
+    code, out, _ = servefit("profile", stub.url, *LOAD, *QUICK)
     assert code == 1
     assert "failed: 2 in flight" in out
     assert "HTTP 500" in out
@@ -94,23 +108,24 @@ def test_failed_points_exit_1_and_tell_the_reason(stub: Stub, tmp_path: Path) ->
     ],
 )
 def test_mistakes_are_one_line_without_a_traceback(
-    tmp_path: Path, words: list[str], said: str
+    servefit: Run, words: list[str], said: str
 ) -> None:
-    code, _, err = servefit(*words, cwd=tmp_path)
+    code, _, err = servefit(*words)
     assert code == 2
     assert said in err
     assert "Traceback" not in err
     assert len([line for line in err.splitlines() if line.startswith("servefit:")]) == 1
 
 
-def test_the_key_comes_from_the_environment_and_is_never_shown(stub: Stub, tmp_path: Path) -> None:
+def test_the_key_comes_from_the_environment_and_is_never_shown(
+    stub: Stub, servefit: Run, tmp_path: Path
+) -> None:
     stub.script(api_key="from-the-environment")
     code, out, err = servefit(
         "profile",
         stub.url,
         *LOAD,
         *QUICK,
-        cwd=tmp_path,
         env={"SERVEFIT_API_KEY": "from-the-environment"},
     )
     assert code == 0, err
@@ -121,7 +136,6 @@ def test_the_key_comes_from_the_environment_and_is_never_shown(stub: Stub, tmp_p
         *QUICK,
         "--api-key-env",
         "MY_KEY",
-        cwd=tmp_path,
         env={"MY_KEY": "a-wrong-secret"},
     )
     assert code == 2
@@ -131,7 +145,38 @@ def test_the_key_comes_from_the_environment_and_is_never_shown(stub: Stub, tmp_p
     assert "a-wrong-secret" not in shown
 
 
-def test_an_option_for_the_key_itself_does_not_exist(tmp_path: Path) -> None:
-    _, out, _ = servefit("profile", "--help", cwd=tmp_path)
+def test_an_option_for_the_key_itself_does_not_exist(servefit: Run) -> None:
+    _, out, _ = servefit("profile", "--help")
     assert "--api-key-env" in out
     assert "--api-key " not in out
+
+
+def test_tune_on_a_live_server_is_one_line(stub: Stub, servefit: Run, tmp_path: Path) -> None:
+    stub.script(step_s=0.004, step_per_request_s=0.0004, prefill_token_s=1e-5)
+    words = ["tune", stub.url, "--input-tokens", "16", "--output-tokens", "24", "--gpu", "L4"]
+    quick = ["--precision", "0.2", "--min-window", "0.2", "--max-point-time", "5"]
+    shape = ["--shape", "facebook/opt-125m", "--max-num-seqs", "16"]
+    slo = ["--slo", "tpot=8ms", "--points", "3", "--confidence", "0.5", "--json"]
+    code, out, err = servefit(*words, *quick, *shape, *slo)
+    assert code in (0, 1), err  # 1: the SLO broke in the verification, on a busy machine
+    told = json.loads(out)
+    assert told["advice"]["feasible"] is True
+    assert 2 <= told["advice"]["batch_cap"] <= 16
+    assert len(told["verifications"]) >= 1
+    rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert rows[0]["model"] == "facebook/opt-125m"
+    assert len({row["point_id"] for row in rows}) == len(rows)
+
+
+def test_tune_names_what_it_cannot_do(servefit: Run) -> None:
+    words = ["tune", "http://127.0.0.1:9", "--input-tokens", "8", "--output-tokens", "8"]
+    for more, said in (
+        (["--slo", "speed=1"], "speed"),
+        (["--slo", "tpot=1s", "--shape", "no/such-model"], "no/such-model"),
+        (["--slo", "tpot=1s", "--set", "a=1,2"], "started only once"),
+        (["--slo", "tpot=1s"], "no answer"),
+    ):
+        code, _, err = servefit(*words, *more)
+        assert code == 2
+        assert said in err
+        assert "Traceback" not in err

@@ -194,18 +194,16 @@ def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:
 
     The first is ``None`` unless the server counts the tokens of every chunk.
     """
-    spans = [(r, r.chunk_s[-1] - r.chunk_s[0]) for r in done if len(r.chunk_s) > 1]
-    total_s = sum(span for _, span in spans)
-    chunks = sum(len(r.chunk_s) - 1 for r, _ in spans)
-    counts = [tokens for r, _ in spans for tokens in r.chunk_tokens[1:]]
+    between = [gap for record in done for gap in gaps(record)]
+    counts = [tokens for record in done for tokens in record.chunk_tokens[1:]]
     known = [tokens for tokens in counts if tokens is not None]
-    per_token = total_s / sum(known) if known and len(known) == len(counts) else None
-    return per_token, total_s / chunks if chunks else None
+    per_token = sum(between) / sum(known) if known and len(known) == len(counts) else None
+    return per_token, sum(between) / len(between) if between else None
 
 
 def gaps(record: Record) -> list[float]:
-    """Times between the chunks of an answer."""
-    return [later - earlier for earlier, later in itertools.pairwise(record.chunk_s)]
+    """Times between the chunks of an answer; those that arrived in one piece are one."""
+    return [later - earlier for earlier, later in itertools.pairwise(dict.fromkeys(record.chunk_s))]
 
 
 def percentiles(name: str, values: Iterable[float | None]) -> dict[str, float | None]:
