@@ -1,0 +1,1 @@
+"""Evaluations declared as data: settings, tables, figures, written as one folder."""

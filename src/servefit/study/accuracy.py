@@ -1,0 +1,291 @@
+"""Tables II, III, IV and VI: settings, errors of every law, ablation, profiling saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from servefit.evaluation import Score
+from servefit.laws import get_law
+from servefit.laws.slim import Slim
+from servefit.points import BoolArray, FloatArray
+from servefit.study import published
+from servefit.study.bench import Bench
+from servefit.study.settings import Study
+from servefit.study.splits import Split, describe
+from servefit.study.tables import Column, Table
+
+#: Called with what is being done, before it is.
+Progress = Callable[[str], None]
+
+#: Table IV: key -> what is left out of SLIM.
+ABLATIONS: Mapping[str, tuple[str, Slim]] = {
+    "full": ("nothing", Slim()),
+    "kv": ("the KV scan (M_dec = 0)", Slim(without="kv")),
+    "dense": ("dense decode (T_d = 0)", Slim(without="dense")),
+    "gamma": ("dense decode's architecture term (gamma = 0)", Slim(without="gamma")),
+    "sum": ("nothing, other reading of Eq. 9", Slim(decode_form="sum")),
+}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Every law in every setting.
+
+    Attributes:
+        splits: the settings on the rows at hand, by name.
+        scores: by setting and law.
+        ablation: by setting and key of `ABLATIONS`.
+    """
+
+    splits: Mapping[str, Split]
+    scores: Mapping[str, Mapping[str, Score]]
+    ablation: Mapping[str, Mapping[str, Score]]
+
+
+def measure(
+    study: Study, bench: Bench, splits: Mapping[str, Split], progress: Progress
+) -> Accuracy:
+    """Fit and test every law in every setting that exists."""
+    scores: dict[str, dict[str, Score]] = {}
+    for name, split in splits.items():
+        scores[name] = {}
+        for law in () if split.reason else study.laws:
+            progress(f"{name}: {law}")
+            scores[name][law] = bench.score(get_law(law), split)
+    ablation: dict[str, dict[str, Score]] = {}
+    for name in study.ablation.settings if study.ablation else ():
+        ablation[name] = {}
+        if splits[name].reason is None:
+            progress(f"ablation: {name}")
+            for key, (_, variant) in ABLATIONS.items():
+                ablation[name][key] = bench.score(variant, splits[name])
+    return Accuracy(splits, scores, ablation)
+
+
+def settings_table(bench: Bench, splits: Mapping[str, Split]) -> Table:
+    """Table II on the rows at hand."""
+    rows = [
+        {
+            "setting": name,
+            "about": split.setting.about,
+            "train_rows": None if split.reason else int(split.train.sum()),
+            "test_rows": None if split.reason else int(split.test.sum()),
+            "train": None if split.reason else describe(bench.table, split.train),
+            "test": f"does not exist: {split.reason}"
+            if split.reason
+            else describe(bench.table, split.test),
+        }
+        for name, split in splits.items()
+    ]
+    columns = (
+        Column("setting", "setting"),
+        Column("about", "what it asks"),
+        Column("train_rows", "train", 0),
+        Column("test_rows", "test", 0),
+        Column("train", "trained on"),
+        Column("test", "tested on"),
+    )
+    return Table("table_2_settings", "Settings on these runs (Table II)", columns, tuple(rows))
+
+
+def errors_table(study: Study, accuracy: Accuracy) -> Table:
+    """Table III: MAPE on throughput and E2E, the paper's own numbers beside ours."""
+    rows, notes = [], []
+    refused: dict[str, list[str]] = {}
+    for name, split in accuracy.splits.items():
+        printed = published.TABLE_III.get(split.setting.paper or "", {})
+        for law in study.laws:
+            paper = printed.get(law, (None, None))
+            if split.reason and law not in printed:
+                continue
+            row: dict[str, Any] = {
+                "setting": name + (" *" if split.setting.variant else ""),
+                "law": law,
+                "paper_throughput_pct": paper[0],
+                "paper_e2e_pct": paper[1],
+            }
+            if split.reason is None:
+                score = accuracy.scores[name][law]
+                row |= {
+                    "throughput_mape_pct": score.throughput_mape_pct,
+                    "e2e_mape_pct": score.e2e_mape_pct,
+                    "trained": score.n_train,
+                    "tested": score.n_test,
+                }
+                if score.reason:
+                    refused.setdefault(score.reason, []).append(name)
+                elif score.calibration is not None:
+                    lost = [note for note in score.calibration.notes if "lost" in note]
+                    notes += [f"{name}, {law}: {note}" for note in lost]
+            rows.append(row)
+        if split.reason:
+            notes.append(f"{name}: does not exist on these runs: {split.reason}")
+    notes += [f"{reason} ({', '.join(names)})" for reason, names in refused.items()]
+    if any(split.setting.variant for split in accuracy.splits.values()):
+        notes.insert(0, "* A variant: reported, and left out of averages.")
+    notes += _average_notes(study, accuracy)
+    columns = (
+        Column("setting", "setting"),
+        Column("law", "law"),
+        Column("throughput_mape_pct", "throughput MAPE, %", 1),
+        Column("e2e_mape_pct", "E2E MAPE, %", 1),
+        Column("trained", "trained on", 0),
+        Column("tested", "tested", 0),
+        Column("paper_throughput_pct", "paper: throughput", 1, ""),
+        Column("paper_e2e_pct", "paper: E2E", 1, ""),
+    )
+    title = "MAPE on rows not trained on (Table III)"
+    return Table("table_3_errors", title, columns, tuple(rows), tuple(notes))
+
+
+def reductions(study: Study, accuracy: Accuracy, law: str) -> dict[str, float]:
+    """1 - mean error of a law / mean error of the baselines, by setting that has both."""
+    found = {}
+    for name, scores in accuracy.scores.items():
+        if accuracy.splits[name].setting.variant or law not in scores:
+            continue
+        own = _errors([scores[law]])
+        others = _errors([scores[b] for b in study.baselines if b in scores])
+        if own and others:
+            found[name] = published.reduction(own, others)
+    return found
+
+
+def _errors(scores: Sequence[Score]) -> list[float]:
+    pairs = [(s.throughput_mape_pct, s.e2e_mape_pct) for s in scores]
+    return [e for pair in pairs for e in pair if e is not None]
+
+
+def _average_notes(study: Study, accuracy: Accuracy) -> list[str]:
+    notes = []
+    for law in dict.fromkeys((study.law, *study.laws)):
+        if law in study.baselines:
+            continue
+        found = reductions(study, accuracy, law)
+        if not found:
+            continue
+        mean = 100 * float(np.mean(list(found.values())))
+        each = ", ".join(f"{name} {100 * value:.0f}" for name, value in found.items())
+        notes.append(
+            f"{law}: error {mean:.1f} % below the mean of {' and '.join(study.baselines)} "
+            f"on average over settings ({each} %)"
+        )
+    if notes:
+        notes.append(
+            f"The paper prints {published.MEAN_REDUCTION} % for SLIM, computed the same way over "
+            "five settings on runs of its own (other vLLM, lengths and models)"
+        )
+    return notes
+
+
+def ablation_table(accuracy: Accuracy) -> Table:
+    """Table IV."""
+    rows = []
+    for name, scores in accuracy.ablation.items():
+        printed = published.TABLE_IV.get(accuracy.splits[name].setting.paper or "", {})
+        for key, (label, _) in ABLATIONS.items():
+            # The paper does not say which of its two readings "w/o dense" is.
+            paper = printed.get("dense" if key == "gamma" else key, (None, None))
+            score = scores.get(key)
+            rows.append(
+                {
+                    "setting": name,
+                    "without": label,
+                    "throughput_mape_pct": score and score.throughput_mape_pct,
+                    "e2e_mape_pct": score and score.e2e_mape_pct,
+                    "paper_throughput_pct": paper[0],
+                    "paper_e2e_pct": paper[1],
+                }
+            )
+    notes = [
+        f"{name}: does not exist on these runs: {accuracy.splits[name].reason}"
+        for name in accuracy.ablation
+        if accuracy.splits[name].reason
+    ]
+    notes.append(
+        "The paper does not say whether its `w/o dense` drops all of T_d or its architecture term "
+        "alone: its number stands beside both"
+    )
+    columns = (
+        Column("setting", "setting"),
+        Column("without", "SLIM without"),
+        Column("throughput_mape_pct", "throughput MAPE, %", 1),
+        Column("e2e_mape_pct", "E2E MAPE, %", 1),
+        Column("paper_throughput_pct", "paper: throughput", 1, ""),
+        Column("paper_e2e_pct", "paper: E2E", 1, ""),
+    )
+    return Table(
+        "table_4_ablation", "Terms of SLIM left out (Table IV)", columns, tuple(rows), tuple(notes)
+    )
+
+
+def run_seconds(bench: Bench) -> FloatArray:
+    """GPU-seconds that measuring each row took: duration (else E2E of a static batch) x GPUs."""
+    duration = bench.table.numbers("duration_s")
+    static = np.isfinite(bench.table.numbers("batch"))
+    e2e = np.where(static, bench.table.numbers("e2e_mean_s"), np.nan)
+    seconds = np.where(np.isfinite(duration), duration, e2e)
+    return np.asarray(seconds * bench.table.numbers("tp"))
+
+
+def savings_table(bench: Bench, splits: Mapping[str, Split]) -> Table:
+    """Table VI: points and profiling time that prediction replaces."""
+    seconds = run_seconds(bench)
+    rows, shares = [], []
+    for name, split in splits.items():
+        paper = published.TABLE_VI.get(split.setting.paper or "", (None, None, None, None))
+        row: dict[str, Any] = {
+            "setting": name + (" *" if split.setting.variant else ""),
+            "paper_points_saved_pct": paper[2],
+            "paper_time_saved_pct": paper[3],
+        }
+        if split.reason is None:
+            profiled, predicted = int(split.train.sum()), int(split.test.sum())
+            spent, saved = _total(seconds, split.train), _total(seconds, split.test)
+            known = spent is not None and saved is not None
+            share = 100 * saved / (spent + saved) if known else None  # type: ignore[operator]
+            row |= {
+                "profiled": profiled,
+                "predicted": predicted,
+                "points_saved_pct": 100 * predicted / (profiled + predicted),
+                "gpu_s_spent": spent,
+                "gpu_s_saved": saved,
+                "time_saved_pct": share,
+            }
+            if share is not None and not split.setting.variant:
+                shares.append(share)
+        rows.append(row)
+    notes = ["Time is the measured duration of the runs, ramp-up and drain included, times GPUs"]
+    if shares:
+        notes.append(
+            f"Mean time saved over settings that are no variant: {np.mean(shares):.1f} % "
+            f"(the paper prints {published.MEAN_TIME_SAVED} %)"
+        )
+    notes += [
+        f"{name}: does not exist on these runs: {split.reason}"
+        for name, split in splits.items()
+        if split.reason
+    ]
+    columns = (
+        Column("setting", "setting"),
+        Column("profiled", "points profiled", 0),
+        Column("predicted", "predicted", 0),
+        Column("points_saved_pct", "points saved, %", 1),
+        Column("gpu_s_spent", "GPU-s spent", 0),
+        Column("gpu_s_saved", "GPU-s saved", 0),
+        Column("time_saved_pct", "time saved, %", 1),
+        Column("paper_points_saved_pct", "paper: points", 1, ""),
+        Column("paper_time_saved_pct", "paper: time", 1, ""),
+    )
+    title = "Profiling that prediction replaces (Table VI)"
+    return Table("table_6_savings", title, columns, tuple(rows), tuple(notes))
+
+
+def _total(seconds: FloatArray, mask: BoolArray) -> float | None:
+    """Sum over some rows; ``None`` where one is unknown."""
+    total = float(seconds[mask].sum())
+    return total if np.isfinite(total) else None

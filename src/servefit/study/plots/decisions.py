@@ -1,0 +1,254 @@
+"""Figs. 12 and 13 and the profiling economy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from servefit.figures import PALETTE
+from servefit.study.economy import Summary
+from servefit.study.plots import Figure, chart_of, law_scale, legend_below
+from servefit.study.settings import BcaPlan
+from servefit.study.tables import Table
+
+#: Targets that Fig. 12 has room for.
+MOST_TARGETS = 2
+
+
+def sensitivity(plan: BcaPlan, table: Table, targets: Sequence[str]) -> Figure | None:
+    """Fig. 12: throughput kept and KV cache saved over the SLO multiple and epsilon."""
+    law = plan.laws[0]
+    maps, violated = [], False
+    for target in targets[:MOST_TARGETS]:
+        rows = [
+            dict(r)
+            for r in table.rows
+            if (r["target"], r["law"], r["rule"]) == (target, law, "tolerance")
+        ]
+        for row in rows:
+            broken = (row.get("slo_violation_pct") or 0.0) > 0.5
+            violated = violated or broken
+            row["kept"] = _cell(row, "retained_pct", ".1f", broken)
+            row["saved"] = _cell(row, "saved_gib", ".1f", broken)
+        maps.append(
+            alt.hconcat(
+                _map(rows, "retained_pct", "kept", "throughput kept (% of peak)", "viridis"),
+                _map(rows, "saved_gib", "saved", "KV cache saved (GiB)", "cividis"),
+                title=target,
+                spacing=20,
+            ).resolve_scale(color="independent")
+        )
+    if not maps:
+        return None
+    marked = " !: the measured E2E breaks the SLO there." if violated else ""
+    return Figure(
+        "figure_12_sensitivity",
+        "Sensitivity to the SLO and to epsilon (Fig. 12)",
+        f"Decisions of {law} by the tolerance rule, trained without the curve; arrows name the "
+        f"chosen cap, numbers are measured at it.{marked}",
+        alt.vconcat(*maps, spacing=22),
+    )
+
+
+def _cell(row: dict[str, Any], field: str, form: str, broken: bool) -> str:
+    if row.get("cap") is None:
+        return "none"
+    return f"{row[field]:{form}}\n→ {row['cap']}{' !' if broken else ''}"
+
+
+def _map(rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: Any) -> Any:
+    multiples = sorted({r["slo_multiple"] for r in rows}, reverse=True)
+    values = [r[field] for r in rows if r.get(field) is not None] or [0.0]
+    low, high = min(values), max(values)
+    middle = (low + high) / 2
+    base = chart_of(rows).encode(
+        x=alt.X("epsilon:O", title="epsilon", axis=alt.Axis(labelAngle=0, domain=False)),
+        y=alt.Y(
+            "slo_multiple:O",
+            title="SLO (x E2E at reference)",
+            sort=multiples,
+            axis=alt.Axis(domain=False),
+        ),
+    )
+    cells = base.mark_rect(stroke="white", strokeWidth=1).encode(
+        color=alt.condition(
+            f"isValid(datum.{field})",
+            alt.Color(
+                f"{field}:Q",
+                title=title,
+                scale=alt.Scale(scheme=scheme, domain=[low, max(high, low + 1e-9)]),
+                legend=alt.Legend(
+                    orient="top",
+                    gradientLength=200,
+                    titleLimit=300,
+                    tickCount=4,
+                    direction="horizontal",
+                ),
+            ),
+            alt.value("#EEEEEE"),
+        ),
+        tooltip=["slo_multiple:Q", "epsilon:Q", "cap:Q", "full_profile_cap:Q", f"{field}:Q"],
+    )
+    numbers = base.mark_text(fontSize=10.5, lineBreak="\n", lineHeight=12, dy=-5).encode(
+        text=f"{text}:N",
+        color=alt.condition(
+            f"isValid(datum.{field}) && datum.{field} < {middle}",
+            alt.value("white"),
+            alt.value("black"),
+        ),
+    )
+    return (cells + numbers).properties(width=alt.Step(66), height=alt.Step(36))
+
+
+PARTS = (
+    ("weights_gib", "weights"),
+    ("kv_gib", "KV cache needed"),
+    ("freed_gib", "freed"),
+    ("other_gib", "other (assumed)"),
+    ("outside_gib", "outside the engine"),
+)
+
+
+def memory(table: Table, law: str) -> Figure | None:
+    """Fig. 13: how one GPU's memory splits at the advised cap."""
+    own = [r for r in table.rows if r["law"] == law]
+    if not own:
+        return None
+    rows = [
+        {
+            "curve": f"{r['curve']}, cap {r['cap']}",
+            "part": label,
+            "gib": max(r[key] or 0.0, 0.0),
+            "order": order,
+        }
+        for r in own
+        for order, (key, label) in enumerate(PARTS)
+    ]
+    labels = [label for _, label in PARTS]
+    base = chart_of(rows).encode(
+        y=alt.Y(
+            "curve:N",
+            title=None,
+            sort=list(dict.fromkeys(str(r["curve"]) for r in rows)),
+            axis=alt.Axis(labelLimit=240),
+        ),
+    )
+    stacked = alt.X("gib:Q", title="memory of one GPU (GiB)", stack="zero")
+    bars = base.mark_bar(stroke="white", strokeWidth=0.6).encode(
+        x=stacked,
+        order=alt.Order("order:Q"),
+        color=alt.Color(
+            "part:N",
+            title=None,
+            sort=labels,
+            scale=alt.Scale(
+                domain=labels, range=[PALETTE[0], PALETTE[1], "#CFE8DF", "#B8B8B8", "#E4E4E4"]
+            ),
+            legend=legend_below(columns=3),
+        ),
+        tooltip=["curve:N", "part:N", alt.Tooltip("gib:Q", format=".2f")],
+    )
+    return Figure(
+        "figure_13_memory",
+        "One GPU's memory at the advised cap (Fig. 13)",
+        f"Advised by {law}. {table.notes[0] if table.notes else ''}",
+        bars.properties(width=330, height=alt.Step(30)),
+    )
+
+
+CHOICES = ("random", "spread", "cheapest")
+
+
+def economy(summaries: Sequence[Summary], laws: Sequence[str]) -> Figure | None:
+    """Accuracy and decision quality against points and GPU-seconds."""
+    rows = [
+        {
+            "law": s.law,
+            "choice": s.choice,
+            "line": f"{s.law} {s.choice}",
+            "points": s.points,
+            "gpu_s": s.gpu_s if s.gpu_s > 0 else None,
+            "low": s.mape_pct[0],
+            "mape": s.mape_pct[1],
+            "high": s.mape_pct[2],
+            "good": s.good_pct,
+        }
+        for s in summaries
+        if s.choice in CHOICES and s.mape_pct is not None
+    ]
+    if not rows:
+        return None
+    error, good = "throughput MAPE (%)", "good decisions (%)"
+    points, seconds = "profiled points", "GPU-seconds of profiling"
+    panels = [_economy_panel(rows, laws, "points", points, "mape", error, band=True)]
+    if any(r["gpu_s"] for r in rows):
+        panels.append(_economy_panel(rows, laws, "gpu_s", seconds, "mape", error))
+    if any(r["good"] is not None for r in rows):
+        panels.append(_economy_panel(rows, laws, "points", points, "good", good))
+    return Figure(
+        "figure_economy",
+        "Profiling economy: accuracy and decisions against what was profiled",
+        "Medians over random choices of points, with the band from the 10th to the 90th "
+        "percentile; two designed choices beside them. Every run that was not chosen is predicted.",
+        alt.hconcat(*panels, spacing=20),
+    )
+
+
+def _economy_panel(
+    rows: list[dict[str, Any]],
+    laws: Sequence[str],
+    x: str,
+    x_title: str,
+    y: str,
+    y_title: str,
+    *,
+    band: bool = False,
+) -> Any:
+    axis = alt.Axis(values=[2**k for k in range(12)]) if x == "points" else alt.Axis(format="~s")
+    base = chart_of(rows)
+    horizontal = alt.X(
+        f"{x}:Q",
+        title=x_title,
+        scale=alt.Scale(type="log", base=2 if x == "points" else 10, nice=False, padding=6),
+        axis=axis,
+    )
+    scale = (
+        alt.Scale(type="log", nice=False, padding=8) if y == "mape" else alt.Scale(domain=[0, 100])
+    )
+    vertical = alt.Axis(values=[1, 2, 5, 10, 20, 50, 100, 200, 500]) if y == "mape" else alt.Axis()
+    colour = alt.Color(
+        "law:N",
+        title=None,
+        sort=list(laws),
+        scale=law_scale(laws),
+        legend=legend_below(symbolType="stroke"),
+    )
+    lines = base.mark_line(strokeWidth=1.4, point=alt.OverlayMarkDef(size=18)).encode(
+        x=horizontal,
+        y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=vertical),
+        color=colour,
+        strokeDash=alt.StrokeDash(
+            "choice:N",
+            title=None,
+            sort=list(CHOICES),
+            scale=alt.Scale(domain=list(CHOICES), range=[[1, 0], [6, 3], [2, 2]]),
+            legend=legend_below(symbolType="stroke"),
+        ),
+        tooltip=["law:N", "choice:N", "points:Q", "gpu_s:Q", "mape:Q", "good:Q"],
+    )
+    chart: Any = lines
+    if band:
+        area = (
+            base.transform_filter("datum.choice == 'random'")
+            .mark_area(opacity=0.18)
+            .encode(
+                x=horizontal,
+                y=alt.Y("low:Q", title=y_title, scale=scale),
+                y2="high:Q",
+                color=colour,
+            )
+        )
+        chart = area + lines
+    return chart.properties(width=215, height=210)
