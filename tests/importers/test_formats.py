@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -406,6 +407,21 @@ class TestServers:
         assert offered["tensor_parallel_size"] == 2
         point = read(tmp_path, "max_num_seqs=suggested").runs[0]
         values(point, max_num_seqs=48)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda r: {"tool": "mine", "results": [r, r | {"duration": 51.0}]},
+        lambda r: [{"note": "mine"}, r, r | {"duration": 51.0}],
+        lambda r: {"c1": r, "c2": r | {"duration": 51.0}},
+    ],
+    ids=["under a key", "after a remark", "by name"],
+)
+def test_results_inside_a_wrapper_are_found(wrap: Any, tmp_path: Path) -> None:
+    record = json.loads((FIXTURES / "vllm_serve_2023.json").read_text())
+    points = read(saved(tmp_path, wrap(record))).points
+    assert [p.number("duration_s") for p in points] == [50, 51]
 
 
 def test_names_suggest_and_are_never_used_unasked(tmp_path: Path) -> None:

@@ -115,11 +115,12 @@ def import_files(paths: Sequence[str | Path], settings: Settings) -> Import:
 
 def _read(source: Source) -> Iterable[Point]:
     document = load(source)
-    form = registry.find(document)
-    if form is None:
+    found = registry.find(document)
+    if found is None:
         raise ServefitError(_not_understood(document))
+    form, part = found
     count = 0
-    for point in form.read(document):
+    for point in form.read(part):
         count += 1
         if count > MAX_POINTS:
             raise ServefitError(f"holds more than {MAX_POINTS} points: give its summary")

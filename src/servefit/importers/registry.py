@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Protocol, cast
 
 from servefit.importers.document import Document
@@ -58,6 +59,30 @@ def formats() -> Iterator[Format]:
         yield cast("Format", importlib.import_module(f"servefit.importers.formats.{name}"))
 
 
-def find(document: Document) -> Format | None:
-    """The format of a document; ``None`` if nobody recognises it."""
-    return next((f for f in formats() if f.recognise(document)), None)
+def find(document: Document) -> tuple[Format, Document] | None:
+    """The format of a document, and the document or the part of it that it reads.
+
+    ``None`` if nobody recognises it, or any list or table of objects inside it.
+    """
+    for view in _views(document):
+        form = next((f for f in formats() if f.recognise(view)), None)
+        if form is not None:
+            return form, view
+    return None
+
+
+def _views(document: Document) -> Iterator[Document]:
+    """The document; then, where it is JSON, what wrappers put results into.
+
+    Those are later items of a list, a list under a key, and objects by name.
+    """
+    yield document
+    if document.kind != "json":
+        return
+    value = document.value
+    if isinstance(value, list):
+        yield from (replace(document, value=value[i:]) for i in range(1, min(len(value), 6)))
+    elif isinstance(value, dict):
+        lists = [v for v in value.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+        objects = [v for v in value.values() if isinstance(v, dict)]
+        yield from (replace(document, value=part) for part in (*lists, objects, *objects) if part)
