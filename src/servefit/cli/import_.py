@@ -127,7 +127,10 @@ def _plain(result: Import, written: int) -> dict[str, Any]:
 
 def _status(point: Point) -> str:
     if point.refused:
-        return "refused"
+        from servefit.importers.collect import MISSING
+
+        checks = {v.check for v in point.verdicts if v.outcome == "refused"}
+        return "incomplete" if checks == {MISSING} else "refused"
     outcomes = {v.outcome for v in point.verdicts}
     return next((o for o in ("flagged", "corrected") if o in outcomes), "good")
 

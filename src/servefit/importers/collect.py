@@ -30,6 +30,9 @@ NEEDED = (
     ),
 )
 
+#: Name of the check that they are all there.
+MISSING = "missing"
+
 #: Asked for, but a row without them is of use: they stay empty, and are never defaulted.
 WANTED = (("gpu", "gpu=NAME"), ("tensor_parallel_size", "tensor_parallel_size=N"))
 
@@ -149,7 +152,7 @@ def complete(point: Point, settings: Settings) -> None:
     if lacking:
         known = ", ".join(s.split("=")[0] for s in lacking)
         message = f"lacks {known}: give " + " ".join(f"--set {s}" for s in lacking)
-        point.say("complete", "refused", message)
+        point.say(MISSING, "refused", message)
 
 
 def _canonical_gpu(point: Point) -> None:

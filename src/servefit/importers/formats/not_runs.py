@@ -41,9 +41,9 @@ def _what(document: Document) -> str | None:
     if "schema_version" in columns and {"model", "input_tokens"} <= columns:
         return "is a table of runs already: `servefit check` and `servefit fit` read it"
     if {"kernel_name", "metric_name", "metric_unit", "metric_value"} <= header:
-        return "is a kernel table of Nsight Compute: no run, one row a metric"
+        return "is a kernel table of Nsight Compute: no run; `servefit characterise` reads it"
     if {"time", "total_time_ns", "instances", "name"} <= header:
-        return "is a kernel summary of Nsight Systems: no run, one row a kernel"
+        return "is a kernel summary of Nsight Systems: no run; `servefit characterise` reads it"
     if {"servefit_version", "law"} <= set(mapping(first)):
         return "is a calibration of servefit: no run"
     return None
