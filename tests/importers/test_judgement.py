@@ -69,6 +69,7 @@ def test_a_good_point_agrees_with_every_check(tmp_path: Path) -> None:
         ({"mean_e2el_ms": 9000.0}, "refused", "rates and times are of different loads"),
         ({"max_concurrency": 64}, "flagged", "seldom as many as asked for"),
         ({"completed": 590}, "flagged", "10 of 600 requests failed"),
+        ({"completed": 590, "failed": 0}, "flagged", "10 of 600 requests failed"),
         ({"completed": 300}, "refused", "300 of 600 requests failed"),
         ({"completed": 0}, "refused", "no request completed"),
         ({"random_output_len": 100}, "flagged", "asked for 100: the actual length is taken"),

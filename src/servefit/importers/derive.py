@@ -106,7 +106,7 @@ def batch(point: Point) -> None:
     """
     if point.has("batch") or point.has("mean_batch"):
         return
-    if reason := _queue(point):
+    if not point.has("e2e_with_queue_mean_s") and (reason := _queue(point)):
         _take_queue_out(point, reason)
     if values := point.numbers("requests_per_s", "e2e_mean_s"):
         point.derive("mean_batch", values[0] * values[1], "requests_per_s x e2e_mean_s (Little)")

@@ -59,8 +59,9 @@ def completion(point: Point) -> None:
     if done == 0:
         point.say("completion", "refused", "no request completed")
         return
-    if failed is None and sent is not None and done is not None and sent > done:
+    if sent is not None and done is not None and sent - done > (failed or 0.0):
         failed = sent - done
+        point.readings.pop("failed_requests", None)
         point.derive("failed_requests", failed, "num_requests - completed")
     if sent is not None and done is not None and done > sent:
         message = f"{done:.0f} completed of {sent:.0f} requested: num_requests left out"
