@@ -328,6 +328,23 @@ def test_slim_says_what_it_leaves_out() -> None:
         assert any(s.startswith(name) and "left out by the law slim" in s for s in said), name
 
 
+def test_a_law_fitted_on_what_it_leaves_out_notes_it() -> None:
+    points = replace(
+        point(),
+        model_index=np.zeros(3, dtype=np.int64),
+        hardware_index=np.zeros(3, dtype=np.int64),
+        input_tokens=np.full(3, 600.0),
+        output_tokens=np.full(3, 300.0),
+        batch=np.array([1.0, 4, 16]),
+        tensor_parallel_size=np.array([1.0, 2, 4]),
+    )
+    answer = STEP.predict(LAW, points)
+    seen = Observations(points, answer.total_tokens_per_s, answer.e2e_s, np.arange(3))
+    note = "tensor parallelism: left out by the law slim"
+    assert any(n.startswith(note) for n in get_law("slim").fit(seen).notes)
+    assert not any("left out" in n for n in STEP.fit(seen).notes)
+
+
 # Why.
 
 

@@ -28,9 +28,9 @@ FORMULAS: Mapping[str, str] = {
     "speculative decoding": "(1 - a^(g+1)) / (1 - a) tokens a step, each drafted at draft_cost",
     "pipeline parallelism": "stages stay full with one micro-batch each and send for nothing",
 }
+PARALLELISM = "tensor parallelism"
 #: Features of the schedule that rows of every kind calibrate, where a law knows of them at all.
 SCHEDULING = (
-    "tensor parallelism",
     "static batching",
     "the choice of chunked prefill",
     "max_num_batched_tokens",
@@ -40,7 +40,7 @@ SCHEDULING = (
 )
 #: Which law knows of what; the others know of none.
 KNOWN_TO: Mapping[str, frozenset[str]] = {
-    "step": frozenset({*FORMULAS, *SCHEDULING}),
+    "step": frozenset({*FORMULAS, PARALLELISM, *SCHEDULING}),
     "slim": frozenset(
         {
             "mixture of experts",
@@ -62,7 +62,7 @@ def features_of(seen: Points | EngineSteps) -> frozenset[str]:
     models = {seen.models[i] for i in np.unique(seen.model_index).tolist()}
     found = frozenset().union(*(_features_of_model(model, longest) for model in models))
     if np.any(seen.tensor_parallel_size > 1):
-        found |= {"tensor parallelism"}
+        found |= {PARALLELISM}
     if isinstance(seen, EngineSteps):
         return found
     if seen.context_sd_tokens is not None:
@@ -72,21 +72,25 @@ def features_of(seen: Points | EngineSteps) -> frozenset[str]:
 
 def cautions(calibration: Calibration, points: Points) -> list[str]:
     """What a prediction rests on besides measurements: one sentence for each thing to know."""
-    asked = sorted(features_of(points))
-    known = KNOWN_TO.get(calibration.law, frozenset())
-    sentences = [] if calibration.residuals else [NOTHING_MEASURED]
-    sentences += [
-        f"{name}: left out by the law {calibration.law}, which predicts as if there were none"
-        for name in asked
-        if name not in known
+    asked = features_of(points)
+    formulas_only = (asked & FORMULAS.keys()) - set(calibration.features)
+    return [
+        *([] if calibration.residuals else [NOTHING_MEASURED]),
+        *left_out(calibration.law, asked),
+        *(
+            f"{name}: uncalibrated, no row of that kind was fitted; only the formula stands for it "
+            f"({FORMULAS[name]})"
+            for name in sorted(formulas_only & KNOWN_TO.get(calibration.law, frozenset()))
+        ),
     ]
-    sentences += [
-        f"{name}: uncalibrated, no row of that kind was fitted; only the formula stands for it "
-        f"({FORMULAS[name]})"
-        for name in asked
-        if name in known and name in FORMULAS and name not in calibration.features
+
+
+def left_out(law: str, features: frozenset[str]) -> list[str]:
+    """One sentence for each of the features that the law knows nothing of."""
+    return [
+        f"{name}: left out by the law {law}, which predicts as if there were none"
+        for name in sorted(features - KNOWN_TO.get(law, frozenset()))
     ]
-    return sentences
 
 
 def _features_of_model(model: ModelShape, longest_tokens: float) -> frozenset[str]:

@@ -14,7 +14,7 @@ import servefit
 from servefit.calibration import Calibration, Range, Residual, ranged_values
 from servefit.errors import ServefitError
 from servefit.laws.base import Observations, Prediction, Spread, StepObservations
-from servefit.laws.features import features_of
+from servefit.laws.features import SCHEDULING, features_of, left_out
 from servefit.points import EngineSteps, FloatArray, Points
 
 
@@ -84,8 +84,11 @@ def with_account(
     else:
         seen = observations.steps
         ranged = {"tensor_parallel_size": seen.tensor_parallel_size}
+    features = features_of(seen)
     return replace(
         calibration,
+        # Rows say how they were scheduled whether it matters or not: that is no news.
+        notes=(*calibration.notes, *left_out(calibration.law, features - set(SCHEDULING))),
         residuals=tuple(
             Residual(int(row), float(relative))
             for row, relative in zip(observations.rows, relative_residuals, strict=True)
@@ -93,7 +96,7 @@ def with_account(
         train_mape_pct=train_mape_pct,
         models=seen.models,
         hardware=seen.hardware,
-        features=tuple(sorted(features_of(seen))),
+        features=tuple(sorted(features)),
         ranges={
             name: Range(float(np.min(value)), float(np.max(value)))
             for name, value in ranged.items()
