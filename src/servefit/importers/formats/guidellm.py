@@ -45,7 +45,7 @@ def _is_benchmark(record: Record) -> bool:
 
 
 def read(document: Document) -> Iterator[Point]:
-    """Only successful requests; ``time_per_output_token`` is E2E over tokens in some versions: not used."""
+    """Only successful requests; ``time_per_output_token`` differs by version: not used."""
     for where, record in document.records():
         single = [record] if _is_benchmark(record) else []
         for i, benchmark in enumerate(_benchmarks(record) or single):
