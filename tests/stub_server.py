@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import random
+import ssl
 import sys
 import time
 from collections import deque
@@ -386,14 +387,21 @@ def tokens_of(word: str) -> int:
 
 
 async def main() -> None:
-    """Serve on the loopback port given, or on a free one; a script may follow as JSON."""
+    """Serve on the loopback port given, or on a free one; a script may follow as JSON.
+
+    With the environment variable STUB_CERTIFICATE, a PEM file with its key, it speaks TLS.
+    """
     server = Server()
+    tls = None
+    if pem := os.environ.get("STUB_CERTIFICATE"):
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(pem)
     if len(sys.argv) > 2:
         server.task.cancel()
         server.set_script(Script(**json.loads(sys.argv[2])))
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     listener = await asyncio.start_server(
-        lambda r, w: Connection(r, w, server).serve(), "127.0.0.1", port, backlog=1024
+        lambda r, w: Connection(r, w, server).serve(), "127.0.0.1", port, backlog=1024, ssl=tls
     )
     print(listener.sockets[0].getsockname()[1], flush=True)
     await listener.serve_forever()

@@ -80,6 +80,12 @@ def test_a_plan_from_a_file(stub: Stub, servefit: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.jsonl").read_text())["asked_input_tokens"] == "4"
 
 
+def test_a_launch_that_fails_in_a_dry_run_is_one_line(servefit: Run) -> None:
+    code, _, err = servefit("profile", "--launch", "no-such-program {port}", *LOAD, "--dry-run")
+    assert code == 2
+    assert "--launch: no-such-program: No such file" in err
+
+
 def test_failed_points_exit_1_and_tell_the_reason(
     stub: Stub, servefit: Run, tmp_path: Path
 ) -> None:
@@ -94,7 +100,7 @@ def test_failed_points_exit_1_and_tell_the_reason(
     ("words", "said"),
     [
         (["profile", *LOAD], "no server: give its URL"),
-        (["profile", "http://127.0.0.1:9", *LOAD], "no answer: is the server running"),
+        (["profile", "http://127.0.0.1:9", *LOAD], "no answer (connect: "),
         (["profile", "http://127.0.0.1:9"], "no load: give --batch"),
         (["profile", "http://127.0.0.1:9", "--batch", "1"], "no lengths"),
         (["profile", "http://127.0.0.1:9", *LOAD, "--plan", "p.yaml"], "a plan names its points"),

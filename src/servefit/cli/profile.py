@@ -23,7 +23,7 @@ from servefit.cli.profile_options import (
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
-    from servefit.profiling.campaign import Options
+    from servefit.profiling.campaign import Campaign, Options
     from servefit.profiling.plan import Point
     from servefit.profiling.session import Target
 
@@ -89,7 +89,7 @@ def command(
     Each point holds a number of requests in flight (or an arrival rate) with random prompts of
     exact lengths, waits for a steady state, and ends when throughput and latency are known well
     enough. A row is appended as soon as its point is done; the same command again continues with
-    what is missing. `servefit fit` takes the file as it is.
+    what is missing. `servefit fit` takes the file as it is. The exit status is 1 if a point failed.
 
     LEN is a number of tokens, uniform:LOW:HIGH or lognormal:MEAN:CV.
 
@@ -144,7 +144,7 @@ def command(
         )
     elif not dry_run:
         click.echo(f"Nothing was missing in {output}.")
-    if rows and all(row["status"] != "ok" for row in rows):
+    if any(row["status"] != "ok" for row in rows):
         sys.exit(1)
 
 
@@ -169,14 +169,14 @@ def _run(
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
 
-    console = common.console(stderr=True)
-    if not target.verify_tls:
-        click.echo("servefit: the server's TLS certificate is not verified (--insecure)", err=True)
     if dry_run:
         return run_loop(_look(points, target, options))
-    display = ConsoleDisplay(console)
+    display = ConsoleDisplay(common.console(stderr=True))
     with Journal(output) as journal, display.live():
-        return run_loop(Campaign(target, journal, options, display).run(points))
+        campaign = Campaign(target, journal, options, display)
+        rows = run_loop(campaign.run(points))
+    say_if_late(campaign)
+    return rows
 
 
 def _run_auto(
@@ -198,7 +198,15 @@ def _run_auto(
     chooser = chooser_of(shared, most, loads, target, display.say)
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
-        return run_loop(campaign.run_adaptively(chooser, setting))
+        rows = run_loop(campaign.run_adaptively(chooser, setting))
+    say_if_late(campaign)
+    return rows
+
+
+def say_if_late(campaign: Campaign) -> None:
+    """Say that a campaign has not come to its end."""
+    if campaign.out_of_time:
+        click.echo("servefit: --max-time is up; the same command again continues", err=True)
 
 
 async def _look(points: Sequence[Point], target: Target, options: Options) -> list[dict[str, Any]]:
@@ -206,20 +214,23 @@ async def _look(points: Sequence[Point], target: Target, options: Options) -> li
     from pathlib import Path
 
     from servefit.cli.profile_display import ConsoleDisplay
+    from servefit.profiling.launch import LaunchFailedError
     from servefit.profiling.plan import in_order
     from servefit.profiling.session import open_session
 
     display = ConsoleDisplay(common.console(stderr=True))
     ordered = in_order(points)
-    async with open_session(
-        target,
-        ordered[0].settings,
-        stem=Path("servefit-dry-run"),
-        seed=options.seed,
-        launch_timeout_s=options.max_time_s,
-        report=lambda text: click.echo(text, err=True),
-    ) as session:
-        display.server(session.server)
+    try:
+        async with open_session(
+            target,
+            ordered[0].settings,
+            stem=Path("servefit-dry-run"),
+            launch_timeout_s=options.max_time_s,
+            report=display.say,
+        ) as session:
+            display.server(session.server)
+    except LaunchFailedError as failure:
+        raise ServefitError(f"--launch: {failure}") from None
     for point in ordered:
         click.echo(point.label, err=True)
     return []

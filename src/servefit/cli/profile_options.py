@@ -117,7 +117,7 @@ _RUN: tuple[Callable[..., Any], ...] = (
         show_default=True,
         help="How often a failed point is tried again.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and loads."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of lengths and arrivals."),
     click.option("--campaign", default="profile", show_default=True, help="Name in the rows."),
     click.option(
         "--requests-dir",
@@ -184,6 +184,8 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
     key = os.environ.get(variable)
     if key is None and variable != DEFAULT_KEY_VARIABLE:
         raise ServefitError(f"--api-key-env {variable}: there is no such environment variable")
+    if given["insecure"]:
+        click.echo("servefit: the server's TLS certificate is not verified (--insecure)", err=True)
     return Target(
         url=url,
         model=given["model"],

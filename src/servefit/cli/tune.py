@@ -87,6 +87,7 @@ def command(
           --slo tpot=40ms --gpu H100
     """
     from servefit.advise import Infeasible, parse_slos
+    from servefit.cli.profile import say_if_late
     from servefit.cli.profile_display import ConsoleDisplay
     from servefit.cli.profile_run import require_extra, run_loop
 
@@ -114,6 +115,7 @@ def command(
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
         run_loop(campaign.run_adaptively(chooser, one_setting(sets)))
+    say_if_late(campaign)
     answer = chooser.answer
     if answer is None:
         raise ServefitError(

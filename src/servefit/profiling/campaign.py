@@ -9,7 +9,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +40,7 @@ class Options:
         limits: when a point ends.
         max_time_s: when the whole campaign ends.
         retries: how often a failed point is tried again.
-        seed: of prompts, lengths and arrivals.
+        seed: of lengths and arrivals; the contents of prompts are never repeated.
         name: the campaign's name in its rows.
         requests_dir: folder for one file of requests a point.
     """
@@ -86,12 +85,19 @@ Chooser = Callable[[Server, str, Sequence[Mapping[str, Any]]], Point | None]
 
 @dataclass
 class Campaign:
-    """Measures points one after the other and appends a row for each to the journal."""
+    """Measures points one after the other and appends a row for each to the journal.
+
+    Attributes:
+        target, journal, options, display: see there.
+        out_of_time: it ended before it was through.
+        give_up_s: when it will end, by ``time.perf_counter``.
+    """
 
     target: Target
     journal: Journal
     options: Options
     display: Display
+    out_of_time: bool = False
     give_up_s: float = math.inf
 
     async def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -124,9 +130,11 @@ class Campaign:
     async def _within_time(self, work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
         before = len(self.journal.rows)
         self.give_up_s = time.perf_counter() + self.options.max_time_s
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self.options.max_time_s + GRACE_S):
                 await work
+        except TimeoutError:
+            self.out_of_time = True
         return self.journal.rows[before:]
 
     @property
@@ -153,7 +161,6 @@ class Campaign:
                     self.target,
                     settings,
                     stem=self.journal.path.with_suffix(""),
-                    seed=self.options.seed,
                     launch_timeout_s=self.remaining_s,
                     report=self.display.progress,
                 ) as session:
@@ -174,6 +181,7 @@ class Campaign:
                         if not session.alive():
                             break
                     else:
+                        self.out_of_time = True
                         return
             except LaunchFailedError as failure:
                 # Every other point of this setting would fail in the same way.
@@ -205,6 +213,9 @@ class Campaign:
             )
         except PointFailedError as error:
             failure = error
+        if self.remaining_s == 0 and (failure or result.stopped_by == "time"):
+            self.out_of_time = True  # cut off by the campaign's end: left for the next run
+            return True
         pause_s = RETRY_PAUSE_S * 2**attempt
         if failure and attempt < self.options.retries and pause_s < self.remaining_s:
             self.display.retry(point, str(failure))

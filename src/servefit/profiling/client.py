@@ -71,6 +71,10 @@ def base_url(url: str) -> str:
 class Client:
     """Connections to one server; use as an asynchronous context manager.
 
+    Attributes:
+        url: the server's address.
+        failure: why the last `query` without an answer had none.
+
     Args:
         url: the server's address, see `base_url`.
         api_key: sent as a bearer token, and removed from every message.
@@ -87,6 +91,7 @@ class Client:
         ca_file: str | None = None,
     ) -> None:
         """Nothing is opened yet."""
+        self.failure = ""
         self.url = base_url(url)
         self._key = api_key
         self._tls: ssl.SSLContext | bool = verify_tls
@@ -105,6 +110,7 @@ class Client:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._tls),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
             trace_configs=[trace],
         )
@@ -147,7 +153,8 @@ class Client:
                     allow_redirects=False,
                 ) as response:
                     return Reply(response.status, await response.text("utf-8", "replace"))
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.failure = self.redact(f"{_kind(error)}: {str(error) or type(error).__name__}")
             return None
 
     async def generate(self, endpoint: Endpoint, body: bytes, record: Record) -> None:

@@ -69,7 +69,10 @@ async def discover(
 async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
     reply = await client.query("/v1/models")
     if reply is None:
-        raise ServefitError(f"{client.url}: no answer: is the server running, and is this its URL?")
+        raise ServefitError(
+            f"{client.url}: no answer ({client.failure}): is the server running, and is this its "
+            "URL?"
+        )
     body = reply.json()
     cards = body.get("data") if isinstance(body, dict) else None
     cards = [c for c in cards or () if isinstance(c, dict) and isinstance(c.get("id"), str)]

@@ -80,7 +80,6 @@ def open_session(
     settings: Settings,
     *,
     stem: Path,
-    seed: int,
     launch_timeout_s: float,
     report: Callable[[str], None],
 ) -> AbstractAsyncContextManager[Session]:
@@ -90,7 +89,6 @@ def open_session(
         target: which server.
         settings: values for the launch command.
         stem: where the launched server's log and pid file go, without a suffix.
-        seed: of the prompts.
         launch_timeout_s: a further limit on ``target.launch_timeout_s``.
         report: told what is being waited for.
 
@@ -100,23 +98,22 @@ def open_session(
     """
     if target.launch is not None:
         timeout_s = min(target.launch_timeout_s, launch_timeout_s)
-        return _launched(target, target.launch, settings, stem, seed, timeout_s, report)
+        return _launched(target, target.launch, settings, stem, timeout_s, report)
     if target.url is None:
         raise ServefitError("no server: give its URL, or a command with --launch")
-    return _connected(target, target.url, settings, seed)
+    return _connected(target, target.url, settings)
 
 
 @asynccontextmanager
-async def _connected(
-    target: Target, url: str, settings: Settings, seed: int
-) -> AsyncIterator[Session]:
+async def _connected(target: Target, url: str, settings: Settings) -> AsyncIterator[Session]:
     async with target.client(url) as client:
         given = target.row_settings(settings)
         server = await discover(
             client, model=target.model, given=given, metrics_url=target.metrics_url
         )
         server = await probe(client, server, chat=target.chat)
-        prompts = await make_prompts(client, server, random.Random(seed))
+        # Not from a seed: the same prompts again would meet a server that has cached them.
+        prompts = await make_prompts(client, server, random.Random())
         yield Session(client, server, prompts)
 
 
@@ -126,7 +123,6 @@ async def _launched(
     template: str,
     settings: Settings,
     stem: Path,
-    seed: int,
     timeout_s: float,
     report: Callable[[str], None],
 ) -> AsyncIterator[Session]:
@@ -148,7 +144,7 @@ async def _launched(
     try:
         async with target.client(url) as client:
             await launched.until_healthy(client, timeout_s)
-        async with _connected(target, url, settings, seed) as session:
+        async with _connected(target, url, settings) as session:
             session.alive = lambda: launched.alive
             yield session
     finally:
