@@ -83,7 +83,7 @@ class Serving:
             ("prefix_hit_rate", prefix_hit_rate, 0, 1),
             ("draft_tokens", draft_tokens, 0, 1000),
             ("acceptance_rate", acceptance_rate, 0, 1),
-            ("draft_cost", draft_cost, 0, np.inf),
+            ("draft_cost", draft_cost, 0, 1000),
             ("pipeline_parallel_size", pipeline_parallel_size, 1, np.inf),
         ):
             if value is not None and not low <= value <= high:

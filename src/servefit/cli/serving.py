@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-CALIBRATION_HELP = "a file written by `servefit fit`, - for standard input, or prior:LAW"
 WORKLOAD_HELP = (
     "What requests are like, in place of two mean lengths: a CSV trace with the columns "
     "input_tokens and output_tokens, or il=250,ol=390,cv_il=0.8,cv_ol=0.9,corr=0.1 (means, "
