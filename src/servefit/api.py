@@ -119,7 +119,7 @@ def points_of(
             batch that is not positive; no lengths; a static batch of mixed lengths.
     """
     if workload is not None:
-        if serving is not None and serving.static.any() and workload.context_ratio != 1:
+        if serving is not None and serving.static.any() and workload.is_mixed:
             raise ServefitError(
                 "a static batch runs until its longest answer ends, which no law here predicts: "
                 "give its lengths, not a workload that mixes them"

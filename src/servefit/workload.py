@@ -144,6 +144,11 @@ class Workload:
         """E[context] over what the mean lengths give, E[IL] + (E[OL] + 1) / 2."""
         return self.mean_context_tokens / (self.input_tokens + (self.output_tokens + 1) / 2)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether lengths differ between requests."""
+        return self.prompt_spread > 1 + 1e-9 or abs(self.context_ratio - 1) > 1e-9
+
 
 def _log_covariance(cv_input: float, cv_output: float, correlation: float) -> float:
     """Covariance of log IL and log OL; raises `ServefitError` for what no log-normal pair has."""

@@ -86,6 +86,14 @@ def test_running_requests_exceed_what_is_kept_for_them_as_seldom_as_asked() -> N
     assert 0.98 < np.mean(held <= memory.needed_bytes(50)) < 0.998
 
 
+def test_a_static_batch_is_counted_at_its_end() -> None:
+    even = Workload.from_moments(200, 100)
+    assert not even.is_mixed
+    memory = predicted_problem(PRIOR, point(even, static=True)).deployment.memory
+    assert memory is not None
+    assert (memory.request_tokens, memory.probability) == (304, None)
+
+
 def test_a_relative_slo_refers_to_the_same_workload_and_schedule() -> None:
     mix = Workload.from_moments(200, 100, cv_output=1.5)
     (slo,) = predicted_problem(PRIOR, point(mix), parse_slos(["tpot=2x@32"])).slos

@@ -182,9 +182,10 @@ def _deployment(
 
 
 def _mix(points: Points, terms: Terms) -> Mix | None:
-    """Contexts of running requests where lengths are mixed; a static batch ends all at once."""
+    """Contexts of running requests of a workload; those of a static batch end all at once."""
     context, sd = points.mean_context_tokens, points.context_sd_tokens
-    if context is None or sd is None:
+    static = points.serving is not None and points.serving.static.any()
+    if context is None or sd is None or static:
         return None
     return Mix(float(context), float(sd), terms.fit_probability)
 
