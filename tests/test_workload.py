@@ -40,6 +40,24 @@ def test_longer_answers_are_met_more_often() -> None:
     assert workload.context_ratio > 1.4
 
 
+def test_a_server_whose_finished_requests_are_replaced_meets_that_context() -> None:
+    rng = np.random.default_rng(2)
+    prompts, outputs = rng.integers(10, 2000, 300), rng.geometric(1 / 120, 300)
+    workload = Workload.from_lengths(prompts, outputs)
+    slots = rng.integers(0, 300, 64)
+    generated = np.zeros(64, dtype=int)
+    seen = []
+    for step in range(20_000):
+        generated += 1
+        if step > 2000:
+            seen.append(prompts[slots] + generated)
+        done = generated >= outputs[slots]
+        slots[done] = rng.integers(0, 300, int(done.sum()))
+        generated[done] = 0
+    assert np.mean(seen) == pytest.approx(workload.mean_context_tokens, rel=0.02)
+    assert np.std(seen) == pytest.approx(workload.context_sd_tokens, rel=0.02)
+
+
 def test_moments_are_those_of_lognormal_lengths() -> None:
     rng = np.random.default_rng(0)
     cv_il, cv_ol, corr = 0.8, 0.6, 0.3
