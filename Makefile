@@ -7,7 +7,7 @@ VLLM := .venv-vllm
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 
-.PHONY: demo test test-vllm lint types layers unit bench clean
+.PHONY: demo test test-vllm lint types layers unit bench accuracy clean
 
 demo: $(DEMO)/.installed
 	$(DEMO)/bin/servefit demo $(DEMO_ARGS)
@@ -16,7 +16,7 @@ test: lint types layers unit
 
 # vLLM itself on this CPU: profiled over HTTP and in process, beside vLLM's own benchmark.
 test-vllm: $(VLLM)/.installed
-	$(VLLM)/bin/pytest -o filterwarnings=default tests/vllm
+	$(VLLM)/bin/pytest --confcutdir=tests/vllm -o filterwarnings=default -rA --durations=12 tests/vllm
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -33,6 +33,10 @@ unit: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
+
+# docs/accuracy.md and its figures, from the published data in the folder SERVEFIT_DATA.
+accuracy: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.accuracy
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from benchmarks.accuracy.settings import selected
 
+from benchmarks.accuracy.settings import selected
 from servefit.hardware import UNKNOWN
 from servefit.laws.step import StepLaw
 from servefit.laws.step.parameters import PRIORS, Prior

@@ -243,13 +243,16 @@ def _variance_ratio(
 def parameter_variance(
     seconds: Callable[[Theta], FloatArray], theta: Theta, log_covariance: FloatArray
 ) -> FloatArray:
-    """Variance of log ``seconds(theta)`` from the parameters' covariance: g' Sigma g."""
+    """Variance of log ``seconds(theta)`` from the parameters' covariance: g' Sigma g.
+
+    NaN where there are no seconds.
+    """
     names = list(theta)
     log_theta = np.log([theta[name] for name in names])
 
     def log_seconds(values: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(seconds(dict(zip(names, np.exp(values).tolist(), strict=True))))
+        found = seconds(dict(zip(names, np.exp(values).tolist(), strict=True)))
+        return np.log(found, out=np.full_like(found, np.nan), where=found > 0)
 
     g = gradient(log_seconds, log_theta)
     return np.asarray(np.einsum("...i,ij,...j->...", g, log_covariance, g))

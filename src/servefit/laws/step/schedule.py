@@ -195,7 +195,7 @@ def _whole(load: _Load) -> tuple[Steps, Steps]:
     one = np.ones_like(load.batch)
     others = np.maximum(load.batch - 1, 0.0)
     return (
-        load.steps(np.minimum(load.batch, one), prompts=one),
+        load.steps(one, prompts=one),
         concatenate(
             [
                 load.steps(others, prompts=one),
@@ -232,13 +232,14 @@ def _static_at_once(load: _Load) -> tuple[Steps, Steps]:
 def _static_in_waves(load: _Load) -> tuple[Steps, Steps]:
     """One point whose KV cache overflows; all but the first admission counts as the rest."""
     simulated = waves(
-        round(float(load.batch[0])),
+        max(round(float(load.batch[0])), 1),
         float(load.input_tokens[0]),
         float(load.output_tokens[0]),
         float(load.capacity[0]),
         float(load.budget[0]),
     )
-    admitted = next(i for i, wave in enumerate(simulated) if wave.decoding) if simulated else 0
+    # With one output token nothing decodes: prefill is all there is.
+    admitted = next((i for i, wave in enumerate(simulated) if wave.decoding), len(simulated))
     tokens_a_step = float(load.output_tokens[0] / load.decode_steps[0])
     steps = [
         load.steps(
@@ -250,7 +251,7 @@ def _static_in_waves(load: _Load) -> tuple[Steps, Steps]:
         )
         for wave in simulated
     ]
-    return concatenate(steps[:admitted]), concatenate(steps[admitted:])
+    return concatenate(steps[:admitted]), concatenate(steps[admitted:] or [load.steps(np.zeros(1))])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ again and is prefilled anew with all it had generated (recomputation, vLLM's def
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 #: Share of the KV cache that vLLM keeps free when it admits a prompt.
@@ -35,7 +36,7 @@ def waves(
         capacity_tokens: of the KV cache; one request at least runs, whatever it says.
         budget: prompt tokens that one step may prefill.
     """
-    waiting = [0.0] * batch  # tokens that each had generated before it was evicted
+    waiting = deque([0.0] * batch)  # tokens that each had generated before it was evicted
     running: list[float] = []
     steps: list[Wave] = []
     while waiting or running:
@@ -43,7 +44,7 @@ def waves(
         admitted: list[float] = []
         while waiting and (input_tokens + waiting[0] <= free or not (running or admitted)):
             free -= input_tokens + waiting[0]
-            admitted.append(waiting.pop(0))
+            admitted.append(waiting.popleft())
         steps += _prefill([input_tokens + g for g in admitted], budget)
         running = [g for g in running + [g + 1 for g in admitted] if g < output_tokens]
         if not running:
@@ -52,7 +53,7 @@ def waves(
         until_done = output_tokens - max(running)
         until_full = (capacity_tokens - held) // len(running)
         if until_full < 1 and len(running) > 1:
-            waiting.insert(0, running.pop())
+            waiting.appendleft(running.pop())
             continue
         count = until_done if len(running) == 1 else min(until_done, until_full)
         # A step attends to what is held at its start, its newest token included.

@@ -1,0 +1,1 @@
+"""Measurements of servefit itself: speed and accuracy."""

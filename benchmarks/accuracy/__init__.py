@@ -1,0 +1,1 @@
+"""The accuracy of the laws on published measurements: ``python -m benchmarks.accuracy``."""
