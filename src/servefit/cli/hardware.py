@@ -1,4 +1,4 @@
-"""``servefit hardware``: the catalogue of accelerators, or one of them with its sources."""
+"""``servefit hardware``: the catalogue, one accelerator with its sources, or this machine's CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli.common import echo_json, json_option, print_table
+from servefit.cli.common import echo_json, json_option, print_table, write_text
+from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
     from servefit.hardware import Hardware
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Examples: `servefit hardware H100`; `servefit hardware --file mine.toml MyGPU`; "
-    "`servefit hardware 'name=MyGPU,flops=312T,bandwidth=1.5TB/s,memory=40GB' --json`."
+    "`servefit hardware 'name=MyGPU,flops=312T,bandwidth=1.5TB/s,memory=40GB' --json`; "
+    "`servefit hardware --measure -o cpu.toml`."
 )
 @click.argument("name", required=False)
 @click.option(
@@ -24,13 +26,42 @@ if TYPE_CHECKING:
     metavar="TOML",
     help="Accelerators of your own, in the form of the built-in catalogue. Repeatable.",
 )
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure this machine's CPU: float32 FLOP/s by a matrix product, bandwidth by a copy.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Cores to measure. Default: half of the CPUs, as hardware threads share a core.",
+)
+@click.option("-o", "--output", metavar="TOML", help="Write it to a file that --file reads.")
 @json_option
-def command(name: str | None, files: tuple[str, ...], as_json: bool) -> None:
-    """List accelerators, or show one with the source of each number.
+def command(
+    name: str | None,
+    files: tuple[str, ...],
+    measure: bool,
+    threads: int | None,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """List accelerators, or show one with the source of each number, or measure this CPU.
 
     NAME is a catalogue name, one as drivers print it ("NVIDIA A100-SXM4-80GB"), or a description
     name=...,flops=...,bandwidth=...,memory=... of your own.
     """
+    if measure and (name or files):
+        raise ServefitError("--measure is of this machine's CPU: give no NAME and no --file")
+    if threads is not None and not measure:
+        raise ServefitError("--threads goes with --measure")
+    if not measure and output is not None and name is None:
+        raise ServefitError("-o writes one accelerator: give its NAME, or --measure")
+    if measure:
+        from servefit.hardware.measure import measure_cpu
+
+        _answer(measure_cpu(threads), output, as_json)
+        return
     from servefit.hardware import (
         catalogue,
         get_hardware,
@@ -47,6 +78,17 @@ def command(name: str | None, files: tuple[str, ...], as_json: bool) -> None:
             _list(known)
         return
     hardware = hardware_from_options(name) if "=" in name else get_hardware(name, files)
+    _answer(hardware, output, as_json)
+
+
+def _answer(hardware: Hardware, output: str | None, as_json: bool) -> None:
+    """Show it, and write it to a file if asked."""
+    if output is not None:
+        from servefit.hardware.files import hardware_toml
+
+        write_text(output, hardware_toml(hardware))
+    if output == "-":
+        return
     if as_json:
         echo_json(describe(hardware))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -68,6 +69,27 @@ def parse_hardware_toml(text: str, where: str) -> HardwareFile:
         accelerators=tuple(_accelerator(entry, where) for entry in entries),
         ambiguous={name: tuple(choices) for name, choices in ambiguous.items()},
     )
+
+
+def hardware_toml(hardware: Hardware) -> str:
+    """The text of a file that `load_hardware_file` reads the same accelerator back from."""
+    lines = ["[[accelerator]]", f"name = {_toml_string(hardware.name)}"]
+    for key in _NUMBERS:
+        value = getattr(hardware, key)
+        if value is not None:
+            lines.append(f"{key} = {value!r}")
+    if hardware.notes:
+        lines.append(f"notes = {_toml_string(hardware.notes)}")
+    lines += ["", "[accelerator.peak_flops_per_s]"]
+    lines += [f"{dtype} = {rate!r}" for dtype, rate in hardware.peak_flops_per_s.items()]
+    lines += ["", "[accelerator.sources]"]
+    lines += [f"{key} = {_toml_string(source)}" for key, source in hardware.sources.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_string(text: str) -> str:
+    # A JSON string without escaped surrogates is a TOML basic string.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def hardware_from_options(text: str) -> Hardware:

@@ -1,0 +1,157 @@
+"""CTranslate2 as a static-batch decoder on the CPU."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from servefit.errors import ServefitError
+from servefit.hardware.measure import waited_s
+from servefit.local.decoder import NUM_SPECIAL_TOKENS, require_ctranslate2, write_decoder
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTiming:
+    """One static batch, by the wall clock.
+
+    Attributes:
+        e2e_s: from handing the prompts over to having every answer.
+        ttft_s: from the same start to the first token out of the engine. All requests of a static
+            batch are prefilled together, so it is the TTFT of each of them.
+        waited_s: of ``e2e_s``, what the engine's threads waited for a core that something else
+            ran on, summed over threads; 0 where the operating system does not tell.
+        ttft_waited_s: the same of ``ttft_s``.
+    """
+
+    e2e_s: float
+    ttft_s: float
+    waited_s: float = 0.0
+    ttft_waited_s: float = 0.0
+
+
+class LocalEngine:
+    """A decoder in memory, ready to run batches; made and closed by `local_engine`.
+
+    Attributes:
+        config: the model's ``config.json``.
+        threads: cores that it computes on.
+        version: of ctranslate2.
+    """
+
+    def __init__(
+        self, generator: Any, config: Mapping[str, Any], *, threads: int, version: str
+    ) -> None:
+        """Wrap a loaded ctranslate2 generator."""
+        self._generator = generator
+        self.config = config
+        self.threads = threads
+        self.version = version
+
+    def close(self) -> None:
+        """Free the model and end its worker thread, which must not outlive the interpreter."""
+        self._generator = None
+
+    def run(
+        self, *, batch: int, input_tokens: int, output_tokens: int, seed: int = 0
+    ) -> BatchTiming:
+        """Decode one static batch of random prompts and time it.
+
+        All ``batch`` requests start and end together, each with exactly ``input_tokens`` of prompt
+        and ``output_tokens`` of answer: the end token is suppressed up to the last step.
+
+        Raises:
+            ServefitError: a size below 1, a context longer than the model's positions, or an
+                answer whose length is not the one asked for.
+        """
+        self._check(batch=batch, input_tokens=input_tokens, output_tokens=output_tokens)
+        prompts = self._prompts(batch, input_tokens, seed)
+        first_token: tuple[float, float] | None = None
+
+        def on_token(_: object) -> bool:
+            nonlocal first_token
+            first_token = first_token or (time.perf_counter(), waited_s())
+            return False
+
+        start_s, start_waited_s = time.perf_counter(), waited_s()
+        results = self._generator.generate_batch(
+            prompts,
+            max_batch_size=batch,
+            batch_type="examples",
+            beam_size=1,
+            sampling_topk=1,
+            min_length=output_tokens,
+            max_length=output_tokens,
+            include_prompt_in_result=False,
+            callback=on_token,
+        )
+        end_s, end_waited_s = time.perf_counter(), waited_s()
+        lengths = {len(result.sequences_ids[0]) for result in results}
+        if len(results) != batch or lengths != {output_tokens} or first_token is None:
+            raise ServefitError(
+                f"ctranslate2 answered {len(results)} of {batch} requests with {sorted(lengths)} "
+                f"tokens where {output_tokens} were asked for: this timing means nothing"
+            )
+        return BatchTiming(
+            e2e_s=end_s - start_s,
+            ttft_s=first_token[0] - start_s,
+            waited_s=end_waited_s - start_waited_s,
+            ttft_waited_s=first_token[1] - start_waited_s,
+        )
+
+    def _check(self, **sizes: int) -> None:
+        for name, value in sizes.items():
+            if value < 1:
+                raise ServefitError(f"{name} = {value}: must be at least 1")
+        context = sizes["input_tokens"] + sizes["output_tokens"]
+        positions = self.config["max_position_embeddings"]
+        if context > positions:
+            raise ServefitError(
+                f"input_tokens + output_tokens = {context}: the model has "
+                f"max_position_embeddings = {positions}"
+            )
+
+    def _prompts(self, batch: int, input_tokens: int, seed: int) -> list[list[str]]:
+        ids = np.random.default_rng(seed).integers(
+            NUM_SPECIAL_TOKENS, self.config["vocab_size"], (batch, input_tokens)
+        )
+        return [[str(token) for token in row] for row in ids]
+
+
+@contextmanager
+def local_engine(config_path: Path, *, threads: int) -> Iterator[LocalEngine]:
+    """Build the model of a HuggingFace ``config.json`` with random weights and load it.
+
+    Args:
+        config_path: the file.
+        threads: cores to compute on, in one worker: batches never run side by side.
+
+    Raises:
+        ServefitError: ctranslate2 is not installed, or the shape is one it cannot build.
+    """
+    ctranslate2 = require_ctranslate2()
+    config = json.loads(config_path.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="servefit-") as folder:
+        write_decoder(config, Path(folder))
+        generator = ctranslate2.Generator(
+            folder, device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
+        )
+    if generator.compute_type != "float32":
+        raise ServefitError(
+            f"ctranslate2 computes in {generator.compute_type} on this machine: float32 is "
+            "needed for the dtype in the runs to be true"
+        )
+    version = ctranslate2.__version__
+    engine = LocalEngine(generator, config, threads=threads, version=version)
+    del generator  # the engine holds the only reference, see `close`
+    try:
+        yield engine
+    finally:
+        engine.close()
