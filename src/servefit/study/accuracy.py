@@ -96,6 +96,7 @@ def errors_table(study: Study, accuracy: Accuracy) -> Table:
     """Table III: MAPE on throughput and E2E, the paper's own numbers beside ours."""
     rows, notes = [], []
     refused: dict[str, list[str]] = {}
+    lost: dict[str, list[str]] = {}
     for name, split in accuracy.splits.items():
         printed = published.TABLE_III.get(split.setting.paper or "", {})
         for law in study.laws:
@@ -119,14 +120,19 @@ def errors_table(study: Study, accuracy: Accuracy) -> Table:
                 if score.reason:
                     refused.setdefault(score.reason, []).append(name)
                 elif score.calibration is not None:
-                    lost = [note for note in score.calibration.notes if "lost" in note]
-                    notes += [f"{name}, {law}: {note}" for note in lost]
+                    for note in score.calibration.notes:
+                        count, _, what = note.partition(" rows carry ")
+                        if what:
+                            lost.setdefault(f"{law}: rows that carry {what}", []).append(
+                                f"{name} {count}"
+                            )
             rows.append(row)
         if split.reason:
             notes.append(f"{name}: does not exist on these runs: {split.reason}")
-    notes += [f"{reason} ({', '.join(names)})" for reason, names in refused.items()]
+    for found in (refused, lost):
+        notes += [f"{reason} ({', '.join(names)})" for reason, names in found.items()]
     if any(split.setting.variant for split in accuracy.splits.values()):
-        notes.insert(0, "* A variant: reported, and left out of averages.")
+        notes.insert(0, "* A variant: reported, and left out of averages")
     notes += _average_notes(study, accuracy)
     columns = (
         Column("setting", "setting"),

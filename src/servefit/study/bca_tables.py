@@ -113,7 +113,7 @@ def sensitivity_table(plan: BcaPlan, grown: Sequence[Grown]) -> Table:
         "their end, 2 L D_kv b (IL + OL) each",
     )
     title = "Sensitivity to the SLO and to epsilon (Fig. 12)"
-    return Table("figure_12_sensitivity", title, columns, tuple(rows), notes)
+    return Table("figure_12_sensitivity", title, columns, tuple(rows), notes, long=True)
 
 
 def _cell(each: Grown, rule: Rule, multiple: float, epsilon: float) -> dict[str, Any]:

@@ -261,4 +261,4 @@ def economy_table(plan: EconomyPlan, summaries: Sequence[Summary], curves: int) 
         Column("fitted", "fitted", 0),
         Column("tried", "tried", 0),
     )
-    return Table("economy", "Profiling economy", columns, rows, notes)
+    return Table("economy", "Profiling economy", columns, rows, notes, long=True)

@@ -194,9 +194,10 @@ def _with_figures(
     if study.bca:
         tables = {t.name: t for s in sections for t in s.tables}
         shown = _shown_targets(bca.fully_trained(found.grown, study.bca.laws[0]))
+        one_each = curves.one_curve_a_model(bench)["curve"].unique(maintain_order=True).to_list()
         by_heading["Decisions"] = [
             decisions.sensitivity(study.bca, tables["figure_12_sensitivity"], shown),
-            decisions.memory(tables["figure_13_memory"], study.bca.laws[0]),
+            decisions.memory(tables["figure_13_memory"], study.bca.laws[0], one_each),
         ]
     if study.economy:
         by_heading["Profiling economy"] = [decisions.economy(found.summaries, study.economy.laws)]

@@ -49,6 +49,7 @@ class Table:
         title: one line.
         columns, rows: what it shows; a row may lack a key.
         notes: what a reader must know, one sentence each.
+        long: too long for the report, which links to it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...] = ()
+    long: bool = False
 
     def markdown(self) -> str:
         """The table and its notes."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from servefit.study.plots import Figure
 
 
+#: Of PNGs; at this resolution a figure fills a page's width at 300 dots an inch.
+PRINT_PPI = 200
+
+
 def write_study(result: Result, folder: Path, progress: Progress) -> list[Path]:
     """Write the folder and return its files; what was there under these names is replaced.
 
@@ -60,7 +64,7 @@ def _save(figure: Figure, folder: Path) -> list[Path]:
 
     paths = [folder / f"{figure.name}.{suffix}" for suffix in ("png", "svg")]
     for path in paths:
-        save(figure.chart, path)
+        save(figure.chart, path, ppi=PRINT_PPI)
     return paths
 
 
@@ -73,7 +77,10 @@ def report(result: Result) -> str:
             lines += [f"![{figure.title}](figures/{figure.name}.svg)", ""]
             lines += [f"*{figure.title}. {figure.caption}*", ""]
         for table in section.tables:
-            lines += [table.markdown(), ""]
+            if table.long:
+                lines += [f"{table.title}: [`tables/{table.name}.md`](tables/{table.name}.md)", ""]
+            else:
+                lines += [table.markdown(), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -119,8 +126,9 @@ def _table_html(table: Table) -> str:
     head = "".join(f"<th>{escape(c.header)}</th>" for c in table.columns)
     rows = "\n".join(f"<tr>{_cells(table, row)}</tr>" for row in table.rows)
     notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+    opened = "" if table.long else " open"
     return (
-        f"<details open><summary>{escape(table.title)}</summary><div class='scroll'><table>"
+        f"<details{opened}><summary>{escape(table.title)}</summary><div class='scroll'><table>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
         f"<ul>{notes}</ul></details>"
     )

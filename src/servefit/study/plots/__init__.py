@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,16 +65,41 @@ def batch_axis(field: str = "batch") -> alt.X:
     )
 
 
-def log_axis(title: str, channel: type[Any] = alt.Y, field: str = "value") -> Any:
-    """A logarithmic axis with round labels."""
+def amount_axis(field: str, title: str) -> alt.Y:
+    """A linear axis from 0 with short labels; 0 is 0 and not 0k."""
+    label = "datum.value == 0 ? '0' : datum.label"
+    axis = alt.Axis(format="~s", tickCount=5, labelExpr=label)
+    return alt.Y(f"{field}:Q", title=title, axis=axis)
+
+
+def log_axis(
+    title: str, values: Iterable[float | None], channel: type[Any] = alt.Y, field: str = "value"
+) -> Any:
+    """A logarithmic axis over ``values``, with ticks at 1, 2 and 5 times powers of ten."""
+    known = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
+    low, high = (min(known), max(known)) if known else (1.0, 10.0)
+    room = max((high / low) ** 0.04, 1.02)
+    ticks = log_ticks(low / room, high * room)
     return channel(
         f"{field}:Q",
         title=title,
-        scale=alt.Scale(type="log", nice=False, padding=8),
-        axis=alt.Axis(format="~s", tickCount=5, labelOverlap="greedy"),
+        scale=alt.Scale(type="log", domain=[low / room, high * room], nice=False),
+        axis=alt.Axis(format="~s" if high >= 1000 else "~g", values=ticks),
     )
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten between two numbers; over long spans fewer of them."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{f}e{p}") for p in powers for f in factors]
+        ticks = [t for t in ticks if low <= t <= high]
+        if len(ticks) <= 7:
+            break
+    return ticks
 
 
 def legend_below(**options: Any) -> alt.Legend:
     """A legend under the plot, so that the plot keeps the column's width."""
-    return alt.Legend(orient="bottom", **{"columns": 4, "labelLimit": 240, **options})
+    defaults = {"columns": 4, "labelLimit": 240, "symbolOpacity": 1}
+    return alt.Legend(orient="bottom", **{**defaults, **options})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -18,6 +19,7 @@ from servefit.study.plots import (
     E2E_TITLE,
     THROUGHPUT_TITLE,
     Figure,
+    amount_axis,
     batch_axis,
     chart_of,
     legend_below,
@@ -29,28 +31,21 @@ MOST_PANELS = 4
 KNEE, PLATEAU, LIMIT = "knee", "plateau (95 %)", "KV cache full"
 MARKS = (KNEE, PLATEAU, LIMIT)
 
+_QUANTITIES = (("tokens_per_s", THROUGHPUT_TITLE), ("e2e_s", E2E_TITLE))
+
 Rows = list[dict[str, Any]]
 
 
 def by_model(bench: Bench) -> Figure | None:
     """Fig. 1: one curve of each model, at lengths that most models share."""
-    frame = _main_series(bench)
-    lengths = Counter(
-        (r["input_length"], r["output_length"])
-        for r in frame.unique(["model", "input_length", "output_length"]).to_dicts()
-    )
-    if not lengths:
-        return None
-    most = max(lengths.values())
-    shared = sorted((o, i) for (i, o), count in lengths.items() if count == most)
-    output, prompt = shared[len(shared) // 2]
-    chosen = frame.filter((pl.col("input_length") == prompt) & (pl.col("output_length") == output))
-    points, marks, left_out = _curves(chosen, "model", short_name)
+    chosen = one_curve_a_model(bench)
+    names = {m: short_name(m) for m in chosen["model"].unique().to_list()}
+    points, marks, left_out = _curves(chosen, "model", names)
     if not points:
         return None
+    order = list(dict.fromkeys(p["model"] for p in points))
     chart = alt.hconcat(
-        _panel(points, marks, "tokens_per_s", THROUGHPUT_TITLE, "model"),
-        _panel(points, marks, "e2e_s", E2E_TITLE, "model"),
+        *(_panel(points, marks, *quantity, "model", order) for quantity in _QUANTITIES),
         spacing=24,
     )
     lengths_text = _lengths_text(chosen)
@@ -64,29 +59,44 @@ def by_model(bench: Bench) -> Figure | None:
     )
 
 
+def one_curve_a_model(bench: Bench) -> pl.DataFrame:
+    """Rows of one curve of each model, at the middle of the lengths that most models share."""
+    frame = _main_series(bench)
+    pairs = frame.select("model", "input_length", "output_length").unique()
+    lengths = Counter((r["output_length"], r["input_length"]) for r in pairs.to_dicts())
+    if not lengths:
+        return frame
+    most = max(lengths.values())
+    shared = sorted(pair for pair, count in lengths.items() if count == most)
+    output, prompt = shared[len(shared) // 2]
+    return frame.filter(
+        (pl.col("input_length") == prompt) & (pl.col("output_length") == output)
+    ).sort("model_rank", descending=True)
+
+
 def by_length(bench: Bench) -> Figure | None:
     """Fig. 2: for each model the curves of its lengths."""
     frame = _main_series(bench)
     models = _largest_first(frame)[:MOST_PANELS][::-1]
     frame = frame.filter(pl.col("model").is_in(models))
-    counts = frame.group_by("model").agg(pl.struct("input_length", "output_length").n_unique())
-    if counts.is_empty():
+    if frame.is_empty():
         return None
-    columns, left_out = [], ""
+    names = _length_names(frame)
+    order = list(dict.fromkeys(names.values()))
+    rows: list[list[Any]] = [[], []]
+    left_out = ""
     for model in models:
         own = frame.filter(pl.col("model") == model)
-        points, marks, dropped = _curves(own, "lengths", str)
+        points, marks, dropped = _curves(own, "lengths", names)
         left_out = left_out or dropped
-        rows = [
-            _panel(points, marks, name, title, "lengths", width=185, height=150)
-            for name, title in (("tokens_per_s", THROUGHPUT_TITLE), ("e2e_s", E2E_TITLE))
-        ]
-        columns.append(alt.vconcat(*rows, title=short_name(model), spacing=10))
+        for row, (field, title) in zip(rows, _QUANTITIES, strict=True):
+            panel = _panel(points, marks, field, title, "lengths", order, width=185, height=150)
+            row.append(panel if row is rows[1] else panel.properties(title=short_name(model)))
     return Figure(
         "figure_02_lengths",
         "Throughput and latency over mean batch, by input + output length (Fig. 2)",
         f"Lengths are input + output tokens. Marks as in Fig. 1.{left_out}",
-        alt.hconcat(*columns, spacing=18),
+        alt.concat(*rows[0], *rows[1], columns=len(models), spacing=16),
     )
 
 
@@ -121,12 +131,28 @@ def _largest_first(frame: pl.DataFrame) -> list[str]:
     return [str(name) for name in ranks["model"].to_list()]
 
 
-def _curves(frame: pl.DataFrame, key: str, name: Any) -> tuple[Rows, Rows, str]:
-    """Points and landmarks of each curve, and what had to be left out."""
+def _length_names(frame: pl.DataFrame) -> dict[tuple[float, float], str]:
+    """``242-250 + 260`` of each pair of lengths, shortest output first."""
+    names = {}
+    for key, own in frame.sort("output_length", "input_length").group_by(
+        "input_length", "output_length", maintain_order=True
+    ):
+        names[float(key[0]), float(key[1])] = (
+            f"{_span(own, 'input_tokens', '-')} + {_span(own, 'output_tokens', '-')}"
+        )
+    return names
+
+
+def _curves(frame: pl.DataFrame, key: str, names: Mapping[Any, str]) -> tuple[Rows, Rows, str]:
+    """Points and landmarks of each curve, and what had to be left out.
+
+    ``names`` has the lines' names, by model or by pair of length classes.
+    """
     points: Rows = []
     marks: Rows = []
     left = ""
-    labels = frame.sort("output_length", "input_length")["curve"].unique(maintain_order=True)
+    by = ["output_length", "input_length", "model_rank"]
+    labels = frame.sort(by, descending=[False, False, True])["curve"].unique(maintain_order=True)
     if len(labels) > MOST_LINES:
         left = f" {len(labels) - MOST_LINES} more curves are not drawn."
     for label in labels.to_list()[:MOST_LINES]:
@@ -135,13 +161,12 @@ def _curves(frame: pl.DataFrame, key: str, name: Any) -> tuple[Rows, Rows, str]:
         own = own.group_by("cap").agg(
             pl.col("batch", "tokens_per_s", "e2e_s").mean(),
             pl.col("preempted").max(),
-            pl.col("model").first(),
-            pl.col("input_tokens", "output_tokens").mean(),
+            pl.col("model", "input_length", "output_length").first(),
         )
         own = own.sort("batch")
         first = own.row(0, named=True)
-        lengths = f"{first['input_tokens']:.0f} + {first['output_tokens']:.0f}"
-        line = name(first["model"]) if key == "model" else lengths
+        lengths = (first["input_length"], first["output_length"])
+        line = names[first["model"] if key == "model" else lengths]
         for row in own.iter_rows(named=True):
             points.append(
                 {
@@ -190,20 +215,20 @@ def _panel(
     field: str,
     title: str,
     key: str,
+    order: Sequence[str],
     *,
     width: int = 300,
     height: int = 220,
 ) -> Any:
     """Lines of one quantity, with its landmarks."""
-    order = list(dict.fromkeys(p[key] for p in points))
     colour = alt.Color(
         f"{key}:N",
         title=None,
-        sort=order,
-        scale=alt.Scale(domain=order, range=list(PALETTE[: len(order)])),
+        sort=list(order),
+        scale=alt.Scale(domain=list(order), range=list(PALETTE[: len(order)])),
         legend=legend_below(columns=3 if width < 250 else 4, symbolType="stroke"),
     )
-    y = alt.Y(f"{field}:Q", title=title, axis=alt.Axis(format="~s", tickCount=5))
+    y = amount_axis(field, title)
     tooltip = [
         alt.Tooltip(f"{key}:N"),
         alt.Tooltip("cap:Q"),
@@ -233,8 +258,11 @@ def _panel(
 
 
 def _lengths_text(frame: pl.DataFrame) -> str:
-    def span(column: str) -> str:
-        values = sorted({f"{value:.0f}" for value in frame[column].to_list()}, key=float)
-        return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+    inputs, outputs = (_span(frame, c, " to ") for c in ("input_tokens", "output_tokens"))
+    return f"{inputs} input and {outputs} output tokens"
 
-    return f"{span('input_tokens')} input and {span('output_tokens')} output tokens"
+
+def _span(frame: pl.DataFrame, column: str, dash: str) -> str:
+    """``242`` or ``242-250``: the rounded values of a column."""
+    values = sorted({f"{value:.0f}" for value in frame[column].to_list()}, key=float)
+    return values[0] if len(values) == 1 else f"{values[0]}{dash}{values[-1]}"

@@ -9,7 +9,7 @@ import altair as alt
 
 from servefit.figures import PALETTE
 from servefit.study.economy import Summary
-from servefit.study.plots import Figure, chart_of, law_scale, legend_below
+from servefit.study.plots import Figure, chart_of, law_scale, legend_below, log_axis
 from servefit.study.settings import BcaPlan
 from servefit.study.tables import Table
 
@@ -77,15 +77,8 @@ def _map(rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: 
             f"isValid(datum.{field})",
             alt.Color(
                 f"{field}:Q",
-                title=title,
                 scale=alt.Scale(scheme=scheme, domain=[low, max(high, low + 1e-9)]),
-                legend=alt.Legend(
-                    orient="top",
-                    gradientLength=200,
-                    titleLimit=300,
-                    tickCount=4,
-                    direction="horizontal",
-                ),
+                legend=None,
             ),
             alt.value("#EEEEEE"),
         ),
@@ -99,7 +92,8 @@ def _map(rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: 
             alt.value("black"),
         ),
     )
-    return (cells + numbers).properties(width=alt.Step(66), height=alt.Step(36))
+    heading = alt.TitleParams(title, fontSize=12, fontWeight="normal", offset=6)
+    return (cells + numbers).properties(width=alt.Step(66), height=alt.Step(36), title=heading)
 
 
 PARTS = (
@@ -111,9 +105,9 @@ PARTS = (
 )
 
 
-def memory(table: Table, law: str) -> Figure | None:
-    """Fig. 13: how one GPU's memory splits at the advised cap."""
-    own = [r for r in table.rows if r["law"] == law]
+def memory(table: Table, law: str, curves: Sequence[str]) -> Figure | None:
+    """Fig. 13: how one GPU's memory splits at the advised cap of some curves."""
+    own = [r for name in curves for r in table.rows if (r["law"], r["curve"]) == (law, name)]
     if not own:
         return None
     rows = [
@@ -167,7 +161,7 @@ def economy(summaries: Sequence[Summary], laws: Sequence[str]) -> Figure | None:
         {
             "law": s.law,
             "choice": s.choice,
-            "line": f"{s.law} {s.choice}",
+            "line": f"{s.law}, {s.choice}",
             "points": s.points,
             "gpu_s": s.gpu_s if s.gpu_s > 0 else None,
             "low": s.mape_pct[0],
@@ -196,6 +190,10 @@ def economy(summaries: Sequence[Summary], laws: Sequence[str]) -> Figure | None:
     )
 
 
+#: Dash of each kind of choice.
+_DASHES = {"random": [1, 0], "spread": [7, 3], "cheapest": [2, 2]}
+
+
 def _economy_panel(
     rows: list[dict[str, Any]],
     laws: Sequence[str],
@@ -206,49 +204,53 @@ def _economy_panel(
     *,
     band: bool = False,
 ) -> Any:
-    axis = alt.Axis(values=[2**k for k in range(12)]) if x == "points" else alt.Axis(format="~s")
-    base = chart_of(rows)
-    horizontal = alt.X(
-        f"{x}:Q",
-        title=x_title,
-        scale=alt.Scale(type="log", base=2 if x == "points" else 10, nice=False, padding=6),
-        axis=axis,
-    )
-    scale = (
-        alt.Scale(type="log", nice=False, padding=8) if y == "mape" else alt.Scale(domain=[0, 100])
-    )
-    vertical = alt.Axis(values=[1, 2, 5, 10, 20, 50, 100, 200, 500]) if y == "mape" else alt.Axis()
+    own = [r for r in rows if r[x] and r[y] is not None]
+    shown = [law for law in laws if any(r["law"] == law for r in rows)]
+    lines = [f"{law}, {choice}" for law in shown for choice in CHOICES]
+    colours = law_scale(shown).range
+    if x == "points":
+        horizontal = alt.X(
+            "points:Q",
+            title=x_title,
+            scale=alt.Scale(type="log", base=2, nice=False, padding=6),
+            axis=alt.Axis(values=[2**k for k in range(12)]),
+        )
+    else:
+        horizontal = log_axis(x_title, [r[x] for r in own], alt.X, x)
+    if y == "mape":
+        errors = [r[key] for r in own for key in ("low", "mape", "high")]
+        vertical, low = (log_axis(y_title, errors, field=field) for field in ("mape", "low"))
+    else:
+        vertical = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(domain=[0, 100]))
+    legend = legend_below(columns=3, symbolType="stroke", symbolSize=400, symbolStrokeWidth=2)
     colour = alt.Color(
-        "law:N",
+        "line:N",
         title=None,
-        sort=list(laws),
-        scale=law_scale(laws),
-        legend=legend_below(symbolType="stroke"),
+        sort=lines,
+        scale=alt.Scale(domain=lines, range=[c for c in colours for _ in CHOICES]),
+        legend=legend,
     )
-    lines = base.mark_line(strokeWidth=1.4, point=alt.OverlayMarkDef(size=18)).encode(
-        x=horizontal,
-        y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=vertical),
-        color=colour,
-        strokeDash=alt.StrokeDash(
-            "choice:N",
-            title=None,
-            sort=list(CHOICES),
-            scale=alt.Scale(domain=list(CHOICES), range=[[1, 0], [6, 3], [2, 2]]),
-            legend=legend_below(symbolType="stroke"),
-        ),
-        tooltip=["law:N", "choice:N", "points:Q", "gpu_s:Q", "mape:Q", "good:Q"],
+    dash = alt.StrokeDash(
+        "line:N",
+        title=None,
+        sort=lines,
+        scale=alt.Scale(domain=lines, range=[_DASHES[c] for _ in shown for c in CHOICES]),
+        legend=legend,
     )
-    chart: Any = lines
+    tooltip = ["law:N", "choice:N", "points:Q", "gpu_s:Q", "mape:Q", "good:Q"]
+    base = chart_of(own)
+    drawn = base.mark_line(strokeWidth=1.5).encode(
+        x=horizontal, y=vertical, color=colour, strokeDash=dash
+    )
+    dots = base.mark_circle(size=22, opacity=1).encode(
+        x=horizontal, y=vertical, color=colour, tooltip=tooltip
+    )
+    chart: Any = drawn + dots
     if band:
         area = (
             base.transform_filter("datum.choice == 'random'")
             .mark_area(opacity=0.18)
-            .encode(
-                x=horizontal,
-                y=alt.Y("low:Q", title=y_title, scale=scale),
-                y2="high:Q",
-                color=colour,
-            )
+            .encode(x=horizontal, y=low, y2="high:Q", color=colour)
         )
-        chart = area + lines
+        chart = area + chart
     return chart.properties(width=215, height=210)

@@ -25,44 +25,47 @@ from servefit.study.plots import (
     law_scale,
     legend_below,
     log_axis,
+    log_ticks,
 )
 from servefit.study.splits import Split
 
 Rows = list[dict[str, Any]]
 #: Curves that one panel can show and still be read.
-MOST_CURVES = 6
+MOST_CURVES = 7
 QUANTITIES = (("tokens_per_s", THROUGHPUT_TITLE), ("e2e_s", E2E_TITLE))
 
 
 def held_out(bench: Bench, accuracy: Accuracy, names: Sequence[str], law: str) -> Figure | None:
     """Fig. 9: training points grey, held-out points against one law's prediction."""
-    columns, captions, absent = [], [], []
-    for name in names:
-        score = accuracy.scores[name].get(law)
-        if score is None or not score.rows:
-            absent.append(name)
-            continue
-        tested = _tested(bench, score)
-        shown = [c for c, _ in Counter(r["curve"] for r in tested).most_common(MOST_CURVES)]
-        shown = [c for c in dict.fromkeys(r["curve"] for r in tested) if c in shown]
+    rows: list[list[Any]] = [[], []]
+    captions = []
+    scores = {name: accuracy.scores[name].get(law) for name in names}
+    seen = {name: s for name, s in scores.items() if s and s.rows}
+    absent = [name for name in names if name not in seen]
+    tests = {name: _tested(bench, score) for name, score in seen.items()}
+    # One colour a curve in every panel; curves beyond the palette are not drawn.
+    curves = Counter(r["curve"] for tested in tests.values() for r in tested)
+    shown = [curve for curve, _ in curves.most_common(MOST_CURVES)]
+    for name, score in seen.items():
         trained = _trained(bench, accuracy.splits[name])
-        rows = [
-            _against(trained, [r for r in tested if r["curve"] in shown], shown, *quantity)
-            for quantity in QUANTITIES
-        ]
-        columns.append(alt.vconcat(*rows, title=name, spacing=10))
+        tested = [r for r in tests[name] if r["curve"] in shown]
+        for row, quantity in zip(rows, QUANTITIES, strict=True):
+            panel = _against(trained, tested, shown, *quantity)
+            row.append(panel if row is rows[1] else panel.properties(title=name))
         captions.append(
             f"{name} {_percent(score.throughput_mape_pct)} and {_percent(score.e2e_mape_pct)}"
         )
-    if not columns:
+    if not seen:
         return None
     missing = f" Not on these runs: {', '.join(absent)}." if absent else ""
+    if len(curves) > len(shown):
+        missing += f" {len(curves) - len(shown)} more held-out curves are not drawn."
     return Figure(
         "figure_09_held_out",
         f"Training and held-out runs against {law} (Fig. 9)",
         f"Grey: trained on. Circles: held out, as measured. Lines: predicted by {law}. MAPE on "
         f"throughput and E2E: {'; '.join(captions)}.{missing}",
-        alt.hconcat(*columns, spacing=18),
+        alt.concat(*rows[0], *rows[1], columns=len(seen), spacing=16),
     )
 
 
@@ -81,7 +84,7 @@ def estimators(bench: Bench, accuracy: Accuracy, name: str) -> Figure | None:
         "figure_10_estimators",
         f"Every law on a held-out curve (Fig. 10): {curve}",
         f"Setting {name}. Points: measured. Lines: predicted from the setting's training runs.",
-        alt.hconcat(*panels, spacing=24),
+        alt.hconcat(*panels, spacing=24, title=curve),
     )
 
 
@@ -156,46 +159,55 @@ def _against(trained: Rows, tested: Rows, curves: Sequence[str], field: str, tit
         title=None,
         sort=list(curves),
         scale=alt.Scale(domain=list(curves), range=list(PALETTE[: len(curves)])),
-        legend=legend_below(columns=1, symbolType="stroke"),
+        legend=legend_below(columns=3, symbolType="stroke"),
     )
+    values = [
+        r[key] for r in (*trained, *tested) for key in (field, f"predicted_{field}") if key in r
+    ]
     grey = (
         chart_of(trained)
-        .mark_point(size=18, color=TRAINED, opacity=0.55, shape="cross")
-        .encode(x=batch_axis(), y=log_axis(title, field=field))
+        .mark_circle(size=18, color=TRAINED, opacity=0.6)
+        .encode(x=batch_axis(), y=log_axis(title, values, field=field))
     )
     base = chart_of(tested)
     points = base.mark_circle(size=34, opacity=1).encode(
-        x=batch_axis(), y=log_axis(title, field=field), color=colour, tooltip=_tooltip(field)
+        x=batch_axis(),
+        y=log_axis(title, values, field=field),
+        color=colour,
+        tooltip=_tooltip(field),
     )
     lines = base.mark_line(strokeWidth=1.4).encode(
-        x=batch_axis(), y=log_axis(title, field=f"predicted_{field}"), color=colour
+        x=batch_axis(), y=log_axis(title, values, field=f"predicted_{field}"), color=colour
     )
     return (grey + lines + points).properties(width=180, height=150)
 
 
 def _by_law(lines: Rows, measured: Rows, laws: Sequence[str], field: str, title: str) -> Any:
-    colour = alt.Color(
-        "law:N",
-        title=None,
-        sort=list(laws),
-        scale=law_scale(laws),
-        legend=legend_below(columns=5, symbolType="stroke"),
-    )
+    legend = legend_below(columns=5, symbolType="stroke", symbolSize=400, symbolStrokeWidth=2)
+    values = [r[key] for r in lines for key in (field, f"predicted_{field}")]
+    dashes = [[1, 0], [7, 2], [3, 2], [8, 2, 2, 2], [5, 2, 1, 2, 1, 2]]
+    colour = alt.Color("law:N", title=None, sort=list(laws), scale=law_scale(laws), legend=legend)
     drawn = (
         chart_of(lines)
-        .mark_line(strokeWidth=1.6)
+        .mark_line(strokeWidth=1.8)
         .encode(
             x=batch_axis(),
-            y=log_axis(title, field=f"predicted_{field}"),
+            y=log_axis(title, values, field=f"predicted_{field}"),
             color=colour,
-            strokeDash=alt.StrokeDash("law:N", sort=list(laws), legend=None),
+            strokeDash=alt.StrokeDash(
+                "law:N",
+                title=None,
+                sort=list(laws),
+                scale=alt.Scale(domain=list(laws), range=dashes[: len(laws)]),
+                legend=legend,
+            ),
             tooltip=["law:N", *_tooltip(field)],
         )
     )
     points = (
         chart_of(measured)
         .mark_circle(size=44, color="#000000", opacity=1)
-        .encode(x=batch_axis(), y=log_axis(title, field=field), tooltip=_tooltip(field))
+        .encode(x=batch_axis(), y=log_axis(title, values, field=field), tooltip=_tooltip(field))
     )
     return (drawn + points).properties(width=300, height=220)
 
@@ -206,7 +218,7 @@ def _parity(bench: Bench, scores: Mapping[str, Score], name: str) -> Any:
     ends = [min(values) / 1.1, max(values) * 1.1]
     equality = [{"x": e, "y": e, "low": e / 1.1, "high": e * 1.1} for e in ends]
     scale = alt.Scale(type="log", domain=ends, nice=False)
-    axis = alt.Axis(format="~s", tickCount=4)
+    axis = alt.Axis(format="~s", values=log_ticks(*ends))
     predicted = "predicted throughput (tokens/s)"
     x = alt.X("x:Q", scale=scale, axis=axis, title="measured throughput (tokens/s)")
     y = alt.Y("y:Q", scale=scale, axis=axis, title=predicted)
