@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -53,6 +54,15 @@ class BatchRun:
     preemptions: int
 
 
+#: Opens a context around each step, given the tokens that each request has answered so far.
+Around = Callable[[Collection[int]], AbstractContextManager[Any]]
+
+
+def nothing_around(answered: Collection[int]) -> AbstractContextManager[Any]:
+    """No context around a step."""
+    return nullcontext()
+
+
 class OutOfTimeError(Exception):
     """A batch was aborted because its time was up."""
 
@@ -73,7 +83,14 @@ class Engine(Protocol):
         """Columns of a run's row that say what it is."""
 
     def run(
-        self, batch: int, input_tokens: int, output_tokens: int, *, seed: int, give_up_s: float
+        self,
+        batch: int,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        seed: int,
+        give_up_s: float,
+        around: Around = nothing_around,
     ) -> BatchRun:
         """Run one batch of random prompts.
 
@@ -81,6 +98,7 @@ class Engine(Protocol):
             batch, input_tokens, output_tokens: requests, and the exact lengths of each.
             seed: of the prompts.
             give_up_s: when to abort, by ``time.perf_counter``.
+            around: for profilers: a context around each step.
 
         Raises:
             OutOfTimeError: it was aborted.
@@ -164,7 +182,14 @@ class VllmEngine:
         return self._settings
 
     def run(
-        self, batch: int, input_tokens: int, output_tokens: int, *, seed: int, give_up_s: float
+        self,
+        batch: int,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        seed: int,
+        give_up_s: float,
+        around: Around = nothing_around,
     ) -> BatchRun:
         """Run one batch; see `Engine.run`."""
         prompts = np.random.default_rng(seed).integers(self._vocab_size, size=(batch, input_tokens))
@@ -183,7 +208,8 @@ class VllmEngine:
         start_s = end_s = time.perf_counter()
         while self._llm.has_unfinished_requests():
             begun_s = time.perf_counter()
-            outputs = self._step()
+            with around(tokens.values()):
+                outputs = self._step()
             end_s = time.perf_counter()
             scheduled = self._watch.take()
             for output in outputs:

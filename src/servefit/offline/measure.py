@@ -100,7 +100,8 @@ def measure(
     """Run a point's batch, first once to warm up, until its E2E is known.
 
     It ends when the 95 % interval of the mean E2E is within ``limits.rel_err``, not before
-    `MIN_BATCHES` and ``limits.min_window_s``, or when another batch would exceed ``limits.max_point_s``.
+    `MIN_BATCHES` and ``limits.min_window_s``; or when another batch would exceed
+    ``limits.max_point_s``.
 
     Raises:
         PointFailedError: not even one batch fits the time; the engine could not hold the batch in

@@ -1,0 +1,90 @@
+"""servefit beside ``vllm bench serve`` on the same server and load, in alternation."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.special import stdtrit
+
+from tests.vllm.conftest import SEATS
+from tests.vllm.tiny import BenchServe, servefit
+
+pytestmark = pytest.mark.vllm
+ROUNDS, INPUT, OUTPUT = 3, 64, 32
+#: Requests of one benchmark; it counts its ramp and its drain, a few per cent of so many.
+PROMPTS = 320
+#: Differences that are not noise: ramp and drain, and prompts that start in step or not.
+ALLOWED = 0.10
+
+
+@pytest.fixture(scope="module")
+def bench_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BenchServe]:
+    with BenchServe(tmp_path_factory.mktemp("bench")) as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("in_flight", [SEATS // 2, 2 * SEATS])
+def test_throughput_ttft_and_tpot_agree_within_the_noise(
+    bench_process: BenchServe, url: str, model: Path, tmp_path: Path, in_flight: int
+) -> None:
+    load: dict[str, Any] = {"input_tokens": INPUT, "output_tokens": OUTPUT}
+    pairs = []
+    for turn in range(ROUNDS):
+        pair = [
+            lambda: bench(bench_process, url, model, in_flight, load),
+            lambda: ours(url, tmp_path, in_flight, turn, load),  # noqa: B023
+        ]
+        # Who goes first alternates, so that a slow drift of the machine favours neither.
+        results = [measure() for measure in (pair if turn % 2 == 0 else reversed(pair))]
+        pairs.append(results if turn % 2 == 0 else results[::-1])
+    for name in ("tokens_per_s", "ttft_s", "tpot_s"):
+        ratios = [mine[name] / theirs[name] for theirs, mine in pairs]
+        ratio, factor = mean_ratio(ratios)
+        print(
+            f"{in_flight} in flight, {name}: servefit / vllm bench serve = {ratio:.3f} "
+            f"(95 % interval: {ratio / factor:.3f} to {ratio * factor:.3f}); servefit "
+            f"{[round(mine[name], 4) for _, mine in pairs]}, vllm bench serve "
+            f"{[round(theirs[name], 4) for theirs, _ in pairs]}"
+        )
+        assert abs(math.log(ratio)) <= ALLOWED + math.log(factor), name
+
+
+def mean_ratio(ratios: Sequence[float]) -> tuple[float, float]:
+    """Geometric mean of the ratios, and the factor of its 95 % interval (Student)."""
+    logs = [math.log(ratio) for ratio in ratios]
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(statistics.fmean(logs)), math.exp(stdtrit(len(logs) - 1, 0.975) * error)
+
+
+def bench(
+    process: BenchServe, url: str, model: Path, in_flight: int, load: dict[str, Any]
+) -> dict[str, float]:
+    found = process.run(url, model, concurrency=in_flight, num_prompts=PROMPTS, **load)
+    return {
+        "tokens_per_s": found["total_token_throughput"],
+        "ttft_s": found["mean_ttft_ms"] / 1e3,
+        "tpot_s": found["mean_tpot_ms"] / 1e3,
+    }
+
+
+def ours(url: str, cwd: Path, in_flight: int, turn: int, load: dict[str, Any]) -> dict[str, float]:
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in load.items()]
+    (row,) = json.loads(
+        servefit(
+            *("profile", url, "--batch", in_flight, *options, "--max-num-seqs", SEATS, "--json"),
+            *("--precision", 0.03, "--max-point-time", 12, "-o", f"{in_flight}-{turn}.jsonl"),
+            *("--seed", turn),
+            cwd=cwd,
+        )
+    )
+    return {
+        "tokens_per_s": row["total_tokens_per_s"],
+        "ttft_s": row["ttft_with_queue_mean_s"],
+        "tpot_s": row["tpot_mean_s"],
+    }
