@@ -15,7 +15,7 @@ from servefit.calibration import Calibration, load_calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware, get_hardware, hardware_from_options
 from servefit.laws import Law, Prediction
-from servefit.laws.step.schedule import batch_limits, flatten
+from servefit.laws.step.running import batch_limits, flatten
 from servefit.models import ModelShape, get_model
 from servefit.points import Points, Serving
 from servefit.workload import Workload

@@ -12,7 +12,7 @@ from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.laws import Observations, cautions, get_law
 from servefit.laws.features import FORMULAS, features_of
-from servefit.laws.step.schedule import batch_limits, flatten, tokens_per_step
+from servefit.laws.step.running import batch_limits, flatten, tokens_per_step
 from servefit.laws.step.why import why
 from servefit.laws.step.work import mean_reach, step_cost
 from servefit.points import Points, Serving

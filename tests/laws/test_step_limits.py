@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from servefit.hardware import Hardware
 from servefit.laws import get_law
 from servefit.laws.step.physics import step_terms
-from servefit.laws.step.schedule import flatten, run_schedule
+from servefit.laws.step.running import flatten
+from servefit.laws.step.schedule import run_schedule
 from servefit.laws.step.waves import waves
 from servefit.laws.step.work import step_cost
 from servefit.points import Points, Serving

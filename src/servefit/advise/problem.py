@@ -25,7 +25,7 @@ from servefit.advise.slo import RelativeSlo, Slo
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
-from servefit.laws.step.schedule import batch_limits
+from servefit.laws.step.running import batch_limits
 from servefit.memory import KvMemory, Mix
 from servefit.models import ModelShape
 from servefit.points import Points, Serving

@@ -29,7 +29,8 @@ from servefit.laws.step.posterior import (
     spread,
     total_by_row,
 )
-from servefit.laws.step.schedule import engine_steps, flatten, run_schedule
+from servefit.laws.step.running import flatten
+from servefit.laws.step.schedule import engine_steps, run_schedule
 from servefit.laws.step.work import Cost, Steps, concatenate, cost_of
 from servefit.laws.support import mape_pct, prediction, run_mape_pct, with_account
 from servefit.parameters import FittedParameter

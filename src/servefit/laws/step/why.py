@@ -23,7 +23,8 @@ from servefit.errors import ServefitError
 from servefit.laws.step.law import StepLaw
 from servefit.laws.step.parameters import completed
 from servefit.laws.step.physics import Theta, step_terms
-from servefit.laws.step.schedule import flatten, mean_context, run_schedule
+from servefit.laws.step.running import flatten, mean_context
+from servefit.laws.step.schedule import run_schedule
 from servefit.laws.step.work import Cost, Steps, cost_of
 from servefit.points import FloatArray, Points, Serving
 
