@@ -37,7 +37,8 @@ def plot(setting: Setting, step: Score, slim: Score, path: Path) -> None:
 
 def _band(setting: Setting) -> list[Any]:
     """The line of perfect prediction in the band that the bar allows."""
-    one = alt.Chart(alt.InlineData(values=[{"one": 1}])).mark_rule(color="#444444").encode(y="one:Q")
+    one = alt.Chart(alt.InlineData(values=[{"one": 1}]))
+    one = one.mark_rule(color="#444444").encode(y="one:Q")
     if setting.bar is None:
         return [one]
     edges = {"low": 1 - setting.bar / 100, "high": 1 + setting.bar / 100}
