@@ -43,6 +43,8 @@ def render_metrics(dialect: str, engine: Engine) -> str:
                 "vllm:num_preemptions_total" + engines: 0,
                 "vllm:prompt_tokens_total" + engines: t["prompt"],
                 "vllm:generation_tokens_total" + engines: t["generation"],
+                "vllm:prefix_cache_queries_total" + engines: t["prompt"],
+                "vllm:prefix_cache_hits_total" + engines: t["prompt"] * engine.script.cached,
                 "vllm:request_queue_time_seconds_sum" + engines: t["queue_s"],
                 "vllm:request_queue_time_seconds_count" + engines: t["done"],
             }

@@ -50,6 +50,7 @@ class Script:
     unknown_fields: list[str] = field(default_factory=list)  # answered with 400
     api_key: str | None = None
     max_model_len: int = 4096
+    cached: float = 0.0  # share of prompt tokens that the metrics call cached
     connection: str = "keep-alive"
     faults: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 1

@@ -58,7 +58,7 @@ def model(url: str, *, verify_tls: bool = True, ca_file: str | None = None) -> s
 
 
 def test_an_unknown_certificate_is_refused_and_the_reason_told(url: str) -> None:
-    with pytest.raises(ServefitError, match="no answer \\(tls: .*certificate verify failed"):
+    with pytest.raises(ServefitError, match=r"no answer \(tls: .*certificate verify failed"):
         model(url)
 
 

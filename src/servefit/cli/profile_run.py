@@ -32,11 +32,14 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
     uvloop, where it is there, halves the client's CPU time a chunk. What exists is kept out of
     garbage collections, whose pauses would delay timestamps.
     """
+    from servefit.profiling.load import raise_file_limit
+
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if importlib.util.find_spec("uvloop") is not None:
         import uvloop
 
         factory = uvloop.new_event_loop
+    raise_file_limit()
     gc.collect()
     gc.freeze()
 

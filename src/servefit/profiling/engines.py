@@ -45,6 +45,9 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
         "service_count": _metric("vllm:request_inference_time_seconds_count"),
         "prefill_time_s": _metric("vllm:request_prefill_time_seconds_sum"),
         "prefill_count": _metric("vllm:request_prefill_time_seconds_count"),
+        "cache_queries": _metric("vllm:prefix_cache_queries_total"),
+        "cache_hits": _metric("vllm:prefix_cache_hits_total"),
+        "drafts": _metric("vllm:spec_decode_num_draft_tokens_total"),
     },
     "sglang": {
         "running": _metric("sglang:num_running_reqs"),
@@ -52,7 +55,9 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
         "kv_usage": _metric("sglang:token_usage"),
         "kv_used_tokens": _metric("sglang:num_used_tokens"),
         "kv_capacity_tokens": _metric("sglang:max_total_num_tokens"),
-        "preemptions": _metric("sglang:num_retracted_requests_total"),
+        "preemptions": _metric(
+            "sglang:num_retracted_requests_total", "sglang:num_retracted_reqs_total"
+        ),
         "prompt_tokens": _metric("sglang:prompt_tokens_total"),
         "generation_tokens": _metric("sglang:generation_tokens_total"),
         "queue_time_s": _metric("sglang:queue_time_seconds_sum"),

@@ -19,6 +19,8 @@ LATE_S = 0.005
 #: mean time between tokens, or so many sends are late.
 MAX_LAG_SHARE, MAX_LATE_SHARE = 0.1, 0.02
 MIN_LAG_S = 0.003
+#: A larger share of prompt tokens found in a prefix cache makes prefill look faster than it is.
+MAX_CACHED_SHARE = 0.02
 #: So small a share of the requests in flight may show as waiting without there being a queue, in
 #: at least so many samples.
 MAX_WAITING_SHARE, MIN_GAUGE_SAMPLES = 0.05, 5
@@ -133,6 +135,7 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "mean_kv_usage": usage,
         "peak_kv_usage": m.metrics.peak.get("kv_usage"),
         "preemptions": _whole(m.metrics.delta.get("preemptions")),
+        "speculative_decoding": m.metrics.delta.get("drafts", 0.0) > 0 or None,
         "server_running_mean": running,
         "server_waiting_mean": m.metrics.mean.get("waiting"),
         "server_prompt_tokens_per_s": m.metrics.rate_per_s("prompt_tokens"),
@@ -245,6 +248,9 @@ def _flags(point: Point, server: Server, m: Measurement) -> Iterable[str]:
         yield f"not_steady: in flight grew by {m.window.growth:.0f} over the window"
     if m.metrics.delta.get("preemptions", 0) > 0:
         yield "preempted"
+    asked, cached = (m.metrics.delta.get(f"cache_{name}", 0.0) for name in ("queries", "hits"))
+    if asked and cached > MAX_CACHED_SHARE * asked:
+        yield f"prefix_cache_hits: {cached / asked:.0%} of prompt tokens"
     yield from _disagreement(m)
     lag, tpot = _quantile(m.lag_s, 0.99), _mean(r.tpot_s for r in done)
     late = late_sends(done)
