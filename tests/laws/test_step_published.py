@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from benchmarks.accuracy import decisions
 from benchmarks.accuracy.settings import Setting, error_pct, score, settings
+
 from servefit.evaluation import Score
 from servefit.laws.step import StepLaw
 

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 @click.command(name="evaluate")
 @click.argument("runs", nargs=-1, required=True, type=click.Path())
-@click.option("--law", default="slim", show_default=True, help="Laws to score: slim,...")
+@click.option(
+    "--law",
+    default="slim",
+    show_default=True,
+    help="Laws to score, with commas between: slim,step.",
+)
 @common.where_option
 @common.selection_option(
     "--train", "Rows to fit on, as --where; `none`: the law's prediction without data."

@@ -159,9 +159,9 @@ def discrepancies(problem: Problem, priors: Sequence[Prior]) -> dict[str, Discre
 
         inflation = (g0 + sum over groups of (error^2 - noise^2) / (v + d^2)) / (g0 + groups)
 
-    with g0 = `PRIOR_GROUPS` groups that were as expected. A prediction that leaves a
-    factor inflates both: parameters that a left-out group shows to be poorly told apart are better
-    known once that group is in the fit. Only training rows are seen.
+    with g0 = `PRIOR_GROUPS` groups that were as expected. A prediction that leaves a factor
+    inflates both: parameters that a left-out group shows to be poorly told apart are better known
+    once that group is in the fit. Only training rows are seen.
     """
     whole, size = problem, len(problem.measured_s)
     if size > MOST_ROWS:
@@ -202,15 +202,10 @@ def spread(
         discrepancies, factors: of the fit; of the predictions.
     """
     known = [(np.full(parameters.shape, noise_sd**2), noise_degrees)]
-    known += [
-        (
-            np.where(left(each, factors[name]), each.log_sd**2, 0.0)
-            + np.where(left(each, factors[name]), max(each.inflation - 1, 0.0) * parameters, 0.0),
-            each.degrees_of_freedom,
-        )
-        for name, each in discrepancies.items()
-        if name in factors
-    ]
+    for name in sorted(discrepancies.keys() & factors.keys()):
+        each = discrepancies[name]
+        beyond = each.log_sd**2 + max(each.inflation - 1, 0.0) * parameters
+        known.append((np.where(left(each, factors[name]), beyond, 0.0), each.degrees_of_freedom))
     variance = parameters + sum(v for v, _ in known)
     return Spread(np.sqrt(variance), variance**2 / sum(v**2 / degrees for v, degrees in known))
 
