@@ -33,6 +33,7 @@ unit: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/client.py
 
 # docs/accuracy.md and its figures, from the published data in the folder SERVEFIT_DATA.
 accuracy: $(VENV)/.installed

@@ -109,6 +109,15 @@ def test_a_server_that_refuses_everything_is_named_with_its_reason(stub: Stub) -
         look(stub)
 
 
+def test_a_server_that_hangs_at_the_first_request_is_given_up(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servefit.profiling.probe.PROBE_TIMEOUT_S", 0.3)
+    stub.script(faults=[{"kind": "mute", "every": 1}])
+    with pytest.raises(ServefitError, match="the server hangs"):
+        look(stub)
+
+
 @pytest.mark.parametrize("tokenizer", ["vllm", "llamacpp", "tgi", None])
 @pytest.mark.parametrize("chat", [None, True])
 def test_text_prompts_have_exactly_the_tokens_asked_for(
