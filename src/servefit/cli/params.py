@@ -8,7 +8,7 @@ import click
 MOST_NUMBERS = 1_000_000
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType[list[float]]):
     """Positive numbers: ``1,8,32``, or every integer of ``1..64``, or both: ``1,2,4..8``."""
 
     name = "numbers"
