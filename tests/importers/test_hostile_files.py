@@ -197,6 +197,7 @@ def test_deep_nesting(text: str, tmp_path: Path) -> None:
         ("benchmarks:\n  - {a: [1\n", "looks like YAML but does not parse"),
         ("benchmarks:\n" + "- " * 5000 + "x", "YAML"),
         ("schema_version,model,input_tokens\n1,a,2\n", "a table of runs already"),
+        (b"a,b\rc,d\re\n", "no known tool writes"),
     ],
 )
 def test_what_is_not_understood_is_one_line(

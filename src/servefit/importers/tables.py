@@ -24,8 +24,9 @@ def csv_blocks(text: str, delimiter: str = ",") -> Iterator[list[list[str]]]:
 
 def csv_header(document: Document) -> list[str]:
     """The cells of the first line; empty where there is no comma."""
-    line = document.head.lstrip("\ufeff\r\n ").split("\n", 1)[0].strip()
-    return next(csv.reader([line[:50_000]]), []) if "," in line and "\0" not in line else []
+    lines = document.head.lstrip("\ufeff\r\n ").splitlines()
+    rows = _parse([lines[0][:50_000]], ",") if lines and "," in lines[0] else []
+    return rows[0] if rows else []
 
 
 def _parse(lines: list[str], delimiter: str) -> list[list[str]]:
