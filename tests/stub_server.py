@@ -345,7 +345,8 @@ class Server:
     async def generate(self, c: Connection, data: dict[str, Any], *, chat: bool) -> None:
         s, engine = self.script, self.engine
         prompt = data["messages"][0]["content"] if chat else data["prompt"]
-        wrong = [name for name in s.unknown_fields if name in data]
+        given = {*data, *(data.get("stream_options") or {})}
+        wrong = [name for name in s.unknown_fields if name in given]
         if wrong:
             return c.refuse(400, f"unrecognized field {wrong[0]}")
         if isinstance(prompt, list) and (not s.token_ids or max(prompt) >= s.vocabulary):

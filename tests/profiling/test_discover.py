@@ -16,7 +16,7 @@ from servefit.profiling.metrics import Metrics
 from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.prometheus import parse_metrics
 from servefit.profiling.record import Ask, Record
-from servefit.profiling.server import Server
+from servefit.profiling.server import EXTRAS, Server
 from tests.stub_process import Stub, run
 
 
@@ -81,15 +81,23 @@ def test_what_is_told_must_not_contradict_the_server(stub: Stub) -> None:
         ({}, True, [], None),
         ({"token_ids": False}, False, [], None),
         ({"unknown_fields": ["ignore_eos"]}, True, ["ignore_eos"], "ignore_eos is refused"),
+        ({"unknown_fields": ["stream_options"]}, True, ["usage", "chunk_usage"], "no usage"),
         (
-            {"unknown_fields": ["stream_options"]},
+            {"unknown_fields": ["continuous_usage_stats", "min_tokens"]},
             True,
-            ["ignore_eos", "stream_options"],
-            "no usage",
+            ["chunk_usage", "min_tokens"],
+            "ITL is per chunk",
         ),
         ({"usage": "final"}, True, [], "ITL is per chunk"),
     ],
-    ids=["all", "text only", "strict fields", "no stream options", "usage at the end"],
+    ids=[
+        "all",
+        "text only",
+        "strict fields",
+        "no stream options",
+        "no usage per chunk",
+        "usage at the end",
+    ],
 )
 def test_the_probe_finds_what_the_server_accepts(
     stub: Stub, script: dict[str, Any], token_ids: bool, missing: list[str], note: str | None
@@ -98,7 +106,7 @@ def test_the_probe_finds_what_the_server_accepts(
     server = look(stub)
     assert server.endpoint == "completions"
     assert server.token_ids is token_ids
-    assert not set(missing) & set(server.extras)
+    assert set(server.extras) == set(EXTRAS) - set(missing)
     assert (note is None) == (not server.notes)
     assert note is None or note in " ".join(server.notes)
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,6 +118,7 @@ async def measure(
         trace, left_out = read_trace(point.trace, server.max_model_len)
     watch = _Watch(client, server, prompts, point, limits)
     drive = watch.driver(trace, random.Random(seed), seed)
+    await watch.look_at_rest()
     async with _running(watch.lag.run()), _running(watch.poller.run()):
         task = asyncio.ensure_future(drive)
         try:
@@ -150,6 +151,7 @@ class _Watch:
         self.poller = MetricsPoller(self.client, self.server)
         self.lag = LagMonitor()
         self._closed = self.point.concurrency is not None
+        self._at_rest = 0.0
         self._judged = 0
         self._errors = (math.inf, math.inf)
 
@@ -177,17 +179,23 @@ class _Watch:
         pairs: Iterator[tuple[float, Ask]] = zip(times, asks, strict=False)
         return self.load.open(pairs)
 
+    async def look_at_rest(self) -> None:
+        """How many requests the server has without ours, which somebody else may have sent."""
+        self._at_rest = _busy(await self.poller.sample() or {})
+
     async def until_done(self, task: asyncio.Future[None], report: Callable[[str], None]) -> str:
         """Wait for precision, the end of time, or a reason to give up."""
         deadline_s = self.begun_s + self.limits.max_point_s
-        for tick in itertools.count():
+        tick = 0
+        while True:
+            tick += 1
             await asyncio.wait([task], timeout=TICK_S)
             if tick % REPORT_TICKS == 0:
                 report(self._state())
             now_s = time.perf_counter()
             self.end_s = now_s
             if task.done() and (error := task.exception()) is not None:
-                raise error
+                raise error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             self._give_up_if_failing(now_s)
             if self.start_s is None:
                 self.start_s = self._warm_at()
@@ -195,11 +203,11 @@ class _Watch:
                     await self.poller.sample()
             elif tick % JUDGE_TICKS == 0 and self._precise(now_s):
                 return "precision"
-            if task.done():
+            if task.done():  # what follows the last arrival is the drain
+                self.end_s = max((r.sent_s or 0.0 for r in self.load.records), default=now_s)
                 return "trace_end"
             if now_s >= deadline_s:
                 return "time"
-        raise AssertionError  # the count never ends
 
     def _state(self) -> str:
         if self.start_s is None:
@@ -269,7 +277,7 @@ class _Watch:
         give_up_s = time.perf_counter() + SETTLE_S
         while time.perf_counter() < give_up_s:
             values = await self.poller.sample()
-            if not values or values.get("running", 0.0) + values.get("waiting", 0.0) == 0:
+            if not values or _busy(values) <= self._at_rest:
                 return
             await asyncio.sleep(0.1)
 
@@ -277,6 +285,10 @@ class _Watch:
         """The measurement, once the load has ended."""
         limit = f"{self.limits.max_point_s:g} s"
         records = self.load.records
+        if stopped_by == "trace_end" and self.start_s is None:
+            raise PointFailedError(
+                "no_steady_window", "the trace ends before the load is steady: too short", records
+            )
         if self.start_s is None:
             raise PointFailedError(
                 "no_steady_window",
@@ -301,6 +313,10 @@ class _Watch:
             records=records,
             left_out=left_out,
         )
+
+
+def _busy(values: Mapping[str, float]) -> float:
+    return values.get("running", 0.0) + values.get("waiting", 0.0)
 
 
 @asynccontextmanager

@@ -32,24 +32,48 @@ async def probe(client: Client, server: Server, *, chat: bool | None = None) -> 
     endpoints: Sequence[Endpoint] = ("completions", "chat") if chat is None else ("chat",)
     if chat is False:
         endpoints = ("completions",)
-    names = tuple(name for name, _ in EXTRAS)
-    first: Record | None = None
+    refusal = ""
     for endpoint in endpoints:
         for ids in (True, False) if endpoint == "completions" else (False,):
-            prompt = json.dumps(list(TOKEN_IDS[:PROBE_TOKENS]) if ids else "What time is it?")
-            for extras in (names, names[2:], names[3:], ()):
-                trial = replace(server, endpoint=endpoint, token_ids=ids, extras=extras)
-                record = Record(Ask(PROBE_TOKENS, 2), 0.0)
-                await _send(client, trial, prompt, record)
-                if record.outcome == "completed" and (
-                    not ids or record.input_tokens in (None, PROBE_TOKENS)
-                ):
-                    return replace(trial, notes=_notes(trial, record))
-                first = first or record
-                if record.error not in ("http_400", "http_422"):
-                    break
-    reason = first.detail if first is not None else "nothing to try"
-    raise ServefitError(f"{client.url}: {' and '.join(PATHS[e] for e in endpoints)}: {reason}")
+            form = replace(server, endpoint=endpoint, token_ids=ids, extras=())
+            accepted = await _accepted_extras(client, form)
+            if not isinstance(accepted, str):
+                return accepted
+            refusal = refusal or accepted
+    raise ServefitError(f"{client.url}: {' and '.join(PATHS[e] for e in endpoints)}: {refusal}")
+
+
+async def _accepted_extras(client: Client, form: Server) -> Server | str:
+    """The form of request with all of `EXTRAS` that it takes, or why it is refused."""
+    everything = replace(form, extras=tuple(EXTRAS))
+    record = await _try(client, everything)
+    if _fits(everything, record):
+        return replace(everything, notes=_notes(everything, record))
+    refusal = record.detail or f"counts {record.input_tokens} tokens instead of {PROBE_TOKENS}"
+    if record.error not in ("http_400", "http_422"):
+        return refusal
+    record = await _try(client, form)
+    if not _fits(form, record):
+        return refusal
+    for name in EXTRAS:
+        trial = replace(form, extras=(*form.extras, name))
+        found = await _try(client, trial)
+        if _fits(trial, found):
+            form, record = trial, found
+    return replace(form, notes=_notes(form, record))
+
+
+async def _try(client: Client, server: Server) -> Record:
+    record = Record(Ask(PROBE_TOKENS, 2), 0.0)
+    prompt = list(TOKEN_IDS[:PROBE_TOKENS]) if server.token_ids else "What time is it?"
+    await _send(client, server, json.dumps(prompt), record)
+    return record
+
+
+def _fits(server: Server, record: Record) -> bool:
+    """Whether the answer is whole and, for token ids, the prompt was taken as they are."""
+    taken = not server.token_ids or record.input_tokens in (None, PROBE_TOKENS)
+    return record.outcome == "completed" and taken
 
 
 async def _send(client: Client, server: Server, prompt: str, record: Record) -> None:

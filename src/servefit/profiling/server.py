@@ -21,13 +21,14 @@ SETTINGS: Mapping[str, str] = {
     "max_num_seqs": "--max-num-seqs",
     "max_num_batched_tokens": "--max-num-batched-tokens",
 }
-#: Fields that hold the output at the wanted length; a server that refuses them goes without.
-EXTRAS: tuple[tuple[str, Any], ...] = (
-    ("ignore_eos", True),
-    ("min_tokens", None),
-    ("stream_options", {"include_usage": True, "continuous_usage_stats": True}),
-    ("temperature", 0),
-)
+#: What makes an answer better to measure -> its fields. A server that refuses one goes without.
+EXTRAS: Mapping[str, Mapping[str, Any]] = {
+    "ignore_eos": {"ignore_eos": True},
+    "min_tokens": {"min_tokens": None},  # the wanted length
+    "temperature": {"temperature": 0},
+    "usage": {"stream_options": {"include_usage": True}},
+    "chunk_usage": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Server:
         max_model_len: most tokens of one request, input and output.
         metrics_url: where its metrics are, if they can be read.
         endpoint: which route is used.
-        extras: fields of `EXTRAS` that the server accepts.
+        extras: those of `EXTRAS` that the server accepts.
         token_ids: whether prompts may be token ids.
         notes: what a user should know of the server, a sentence each.
     """
@@ -70,10 +71,12 @@ class Server:
     def body(self, prompt_json: str, ask: Ask) -> bytes:
         """The request for one answer; ``prompt_json`` is the prompt as JSON text."""
         fields: dict[str, Any] = {"model": self.model, "stream": True}
-        fields["max_tokens"] = ask.output_tokens
-        for name, value in EXTRAS:
+        for name, extra in EXTRAS.items():
             if name in self.extras:
-                fields[name] = ask.output_tokens if name == "min_tokens" else value
+                fields.update(extra)
+        fields["max_tokens"] = ask.output_tokens
+        if "min_tokens" in fields:
+            fields["min_tokens"] = ask.output_tokens
         if self.endpoint == "chat":
             prompt = f'"messages":[{{"role":"user","content":{prompt_json}}}]'
         else:
