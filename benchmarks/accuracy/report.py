@@ -230,7 +230,11 @@ def _priors() -> str:
 
 
 def _value(prior: Prior) -> str:
-    return format_duration(prior.median) if prior.unit == "s" else f"{prior.median:.2f}"
+    if prior.unit != "s":
+        return f"{prior.median:.2f}"
+    if prior.median < 1e-6:
+        return f"{prior.median * 1e9:.3g} ns"
+    return format_duration(prior.median)
 
 
 def _ablation() -> str:
