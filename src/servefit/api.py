@@ -48,7 +48,7 @@ def read_runs(paths: str | Path | Sequence[str | Path]) -> RunTable:
 
 def fit(
     runs: RunTable,
-    law: str | Law = "slim",
+    law: str | Law | None = None,
     *,
     batch_from: BatchFrom = "mean_batch",
     context_from: ContextFrom = "lengths",
@@ -60,7 +60,7 @@ def fit(
 
     Args:
         runs: as read by `read_runs`.
-        law: its name, or a law object.
+        law: its name, or a law object; `default_law` otherwise.
         batch_from, context_from, gpu: what the law is given, see
             `servefit.observations.observe`.
 
@@ -69,6 +69,7 @@ def fit(
     """
     from servefit.observations import observe, observe_steps
 
+    law = law or default_law(runs)
     chosen = laws.get_law(law) if isinstance(law, str) else law
     if runs.kind == "steps":
         if isinstance(context_from, Workload):
@@ -86,6 +87,16 @@ def fit(
     more = len(unusable) - 5
     note = f"{len(unusable)} rows left out: {listed}" + (f"; {more} more" * (more > 0))
     return replace(calibration, notes=(note, *calibration.notes))
+
+
+def default_law(runs: RunTable) -> str:
+    """``step``; ``slim`` for runs on a CPU.
+
+    The step law is the better one on every published measurement of GPUs, but its priors are of
+    engines on GPUs: kernel launches, block tables and all-reduces of a CPU engine are others.
+    """
+    on_cpu = any((gpu or "").lower().startswith("cpu") for gpu in runs.texts("gpu"))
+    return "slim" if on_cpu else "step"
 
 
 def points_of(

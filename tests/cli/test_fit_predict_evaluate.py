@@ -13,7 +13,7 @@ PREDICT = ("--input-tokens", 128, "--output-tokens", 256)
 
 
 def test_fit_prints_every_parameter_and_what_is_known_of_it(run: Run, runs: Path) -> None:
-    outcome = run("fit", runs)
+    outcome = run("fit", runs, "--law", "slim")
     assert outcome.status == 0
     for name in ("eta_c", "eta_m", "alpha", "gamma", "B0", "t_fixed"):
         assert name in outcome.out
@@ -23,8 +23,8 @@ def test_fit_prints_every_parameter_and_what_is_known_of_it(run: Run, runs: Path
 def test_fit_writes_the_same_calibration_to_a_file_stdout_and_json(
     run: Run, runs: Path, calibration: Path
 ) -> None:
-    assert run("fit", runs, "-o", "-").out == calibration.read_text()
-    printed = run("fit", runs, "--json").json
+    assert run("fit", runs, "--law", "slim", "-o", "-").out == calibration.read_text()
+    printed = run("fit", runs, "--law", "slim", "--json").json
     assert printed["parameters"] == json.loads(calibration.read_text())["parameters"]
 
 
@@ -72,18 +72,38 @@ def test_predict_reads_a_calibration_from_stdin(calibration: Path) -> None:
 
 def test_evaluate_tests_only_rows_that_it_has_not_trained_on(run: Run, runs: Path) -> None:
     outcome = run(
-        "evaluate", runs, "--train", "output_tokens=64", "--train", "mean_batch=..16", "--json"
+        "evaluate",
+        runs,
+        "--law",
+        "slim",
+        "--train",
+        "output_tokens=64",
+        "--train",
+        "mean_batch=..16",
+        "--json",
     )
     slim = outcome.json["laws"]["slim"]
     assert slim["n_train"] == 6
     assert slim["n_test"] == 10
     assert 0 < slim["throughput_mape_pct"] < 20
-    overlapping = run("evaluate", runs, "--train", "row=0..11", "--test", "row=8..", "--json")
+    overlapping = run(
+        "evaluate", runs, "--law", "slim", "--train", "row=0..11", "--test", "row=8..", "--json"
+    )
     assert overlapping.json["laws"]["slim"]["n_test"] == 4
 
 
 def test_evaluate_shows_rows_on_request(run: Run, runs: Path) -> None:
-    arguments = ("evaluate", runs, "--train", "row%2=0", "--test", "row%2=1", "--rows")
+    arguments = (
+        "evaluate",
+        runs,
+        "--law",
+        "slim",
+        "--train",
+        "row%2=0",
+        "--test",
+        "row%2=1",
+        "--rows",
+    )
     slim = run(*arguments, "--json").json["laws"]["slim"]
     assert [row["row"] for row in slim["rows"]] == list(range(1, 16, 2))
     errors = [abs(row["error_pct"]) for row in slim["rows"]]
@@ -92,7 +112,7 @@ def test_evaluate_shows_rows_on_request(run: Run, runs: Path) -> None:
 
 
 def test_a_law_without_a_prior_reports_null_and_why(run: Run, runs: Path) -> None:
-    slim = run("evaluate", runs, "--train", "none", "--json").json["laws"]["slim"]
+    slim = run("evaluate", runs, "--law", "slim", "--train", "none", "--json").json["laws"]["slim"]
     assert slim["throughput_mape_pct"] is None
     assert "no prediction without data" in slim["reason"]
 
@@ -105,7 +125,7 @@ def test_a_row_that_contradicts_itself_is_listed_and_costs_only_itself(
     lines[1:] = [line.rsplit(",", 1)[0] + ",," + line.rsplit(",", 1)[1] for line in lines[1:]]
     lines[3] = lines[3].replace(",,", ",7,")
     runs.write_text("\n".join(lines))
-    outcome = run("evaluate", runs, "--train", "row%2=1", "--json")
+    outcome = run("evaluate", runs, "--law", "slim", "--train", "row%2=1", "--json")
     assert [problem["row"] for problem in outcome.json["refused"]] == [2]
     assert outcome.json["laws"]["slim"]["n_test"] == 7
 
@@ -146,7 +166,7 @@ def test_a_bad_calibration_is_one_line_and_status_2(run: Run, tmp_path: Path, te
 def test_a_bad_fit_is_one_line_and_status_2(
     run: Run, runs: Path, arguments: tuple[str, str], expected: str
 ) -> None:
-    outcome = run("fit", runs, *arguments)
+    outcome = run("fit", runs, "--law", "slim", *arguments)
     assert outcome.status == 2
     assert expected in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
@@ -154,7 +174,7 @@ def test_a_bad_fit_is_one_line_and_status_2(
 
 def test_an_unknown_model_is_one_line_and_status_2(run: Run, runs: Path) -> None:
     runs.write_text(runs.read_text().replace("facebook/opt-2.7b", "facebook/opt-2.8b"))
-    outcome = run("fit", runs)
+    outcome = run("fit", runs, "--law", "slim")
     assert outcome.status == 2
     assert "facebook/opt-2.8b" in outcome.err
     assert "config.json" in outcome.err
@@ -167,8 +187,24 @@ def test_an_impossible_batch_names_the_value(run: Run, calibration: Path, value:
     assert "Invalid value for '--batch'" in outcome.err
 
 
+def test_the_law_follows_the_machine_unless_it_is_named(run: Run, runs: Path) -> None:
+    assert run("fit", runs, "--json").json["law"] == "step"
+    assert set(run("evaluate", runs, "--train", "row%2=0", "--json").json["laws"]) == {"step"}
+    header, *lines = runs.read_text().splitlines()
+    peaks = "peak_flops_per_s,memory_bandwidth_bytes_per_s"
+    on_cpu = [f"{line.replace('H100', 'cpu: any')},2e11,3e10" for line in lines]
+    runs.write_text("\n".join([f"{header},{peaks}", *on_cpu]))
+    assert run("fit", runs, "--json").json["law"] == "slim"
+
+
+def test_an_option_of_another_law_is_refused(run: Run, runs: Path) -> None:
+    outcome = run("fit", runs, "--law", "step", "--decode-form", "sum")
+    assert outcome.status == 2
+    assert "is SLIM's" in outcome.err
+
+
 def test_gpu_unknown_fits_rates(run: Run, runs: Path) -> None:
-    outcome = run("fit", runs, "--gpu", "unknown", "--json")
+    outcome = run("fit", runs, "--law", "slim", "--gpu", "unknown", "--json")
     assert outcome.status == 0
     assert {p["unit"] for p in outcome.json["parameters"][:2]} == {"1e12/s"}
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--law",
-    default="slim",
-    show_default=True,
-    help="Laws to score, with commas between: slim,step.",
+    help="Laws to score, with commas between: slim,step.  [default: step; slim for runs on a CPU]",
 )
 @common.where_option
 @common.selection_option(
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 @common.json_option
 def command(
     runs: tuple[str, ...],
-    law: str,
+    law: str | None,
     where: tuple[str, ...],
     train: tuple[str, ...],
     test: tuple[str, ...],
@@ -62,8 +60,8 @@ def command(
 
     if not train:
         raise ServefitError("--train is missing: say which rows to fit on, or `--train none`")
-    laws = [get_law(name.strip()) for name in law.split(",")]
     table = common.load_rows(runs, where)
+    laws = [get_law(name.strip()) for name in (law or api.default_law(table)).split(",")]
     scores = [
         evaluate(
             table,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from servefit.cli import common
+from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
     from servefit.calibration import Calibration
@@ -15,26 +16,24 @@ if TYPE_CHECKING:
 
 @click.command(name="fit")
 @click.argument("runs", nargs=-1, required=True, type=click.Path())
-@click.option("--law", default="slim", show_default=True, help="Which law to fit.")
+@click.option("--law", help="Which law to fit.  [default: step; slim for runs on a CPU]")
 @common.where_option
 @common.observation_options
 @click.option(
     "--decode-form",
     type=click.Choice(["product", "sum"]),
-    default="product",
-    show_default=True,
-    help="SLIM's Eq. 9: (B+B0)[T_d + KV], or (B+B0) T_d + B KV.",
+    help="SLIM's Eq. 9: (B+B0)[T_d + KV] (product, as printed), or (B+B0) T_d + B KV (sum).",
 )
 @click.option("-o", "--output", type=click.Path(), help="Calibration file to write; - for stdout.")
 @common.json_option
 def command(
     runs: tuple[str, ...],
-    law: str,
+    law: str | None,
     where: tuple[str, ...],
     batch_from: BatchFrom,
     context_from: ContextFrom,
     gpu: str | None,
-    decode_form: Literal["product", "sum"],
+    decode_form: Literal["product", "sum"] | None,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -52,9 +51,11 @@ def command(
     from servefit import api
     from servefit.laws.slim import Slim
 
+    if decode_form is not None and law not in (None, "slim"):
+        raise ServefitError(f"--decode-form {decode_form}: is SLIM's, but --law {law} was asked")
     calibration = api.fit(
         common.load_rows(runs, where),
-        Slim(decode_form) if law == "slim" else law,
+        Slim(decode_form) if decode_form is not None else law,
         batch_from=batch_from,
         context_from=context_from,
         gpu=gpu,
