@@ -216,6 +216,18 @@ def test_text_around_json_lines_is_passed_over(tmp_path: Path) -> None:
     assert len(result.points) == 3
 
 
+def test_lines_that_do_not_parse_are_named_and_cost_no_other(tmp_path: Path) -> None:
+    good = (FIXTURES / "sglang_serving.jsonl").read_text().splitlines()
+    for text, says in (
+        ("\n".join([*good, '{"backend": "sgl']), "line 4 does not parse as JSON: left out"),
+        ("\n".join([good[0], good[1], "{oops}", '{"a', good[2]]), "line 3 does not parse"),
+        (f'{good[0]}\n{{"backend": "sgl', "truncated"),
+    ):
+        result = read(saved(tmp_path, text))
+        assert result.points
+        assert says in "".join(result.unread.values())
+
+
 def test_pretty_printed_objects_one_after_another(tmp_path: Path) -> None:
     record = json.loads((FIXTURES / "vllm_serve_2023.json").read_text())
     other = record | {"duration": 51.0}

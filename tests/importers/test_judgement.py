@@ -114,6 +114,17 @@ def test_ttft_that_is_most_of_e2e_is_queueing(tmp_path: Path) -> None:
     assert "ttft_mean_s" not in waiting.readings
 
 
+def test_without_ttft_a_queue_cannot_be_seen_and_it_says_so(tmp_path: Path) -> None:
+    behind = point(
+        tmp_path,
+        mean_ttft_ms="absent",
+        median_ttft_ms="absent",
+        request_rate=4.0,
+        max_concurrency=None,
+    )
+    assert "E2E may hold a wait for a seat" in said(behind, "flagged")
+
+
 def test_long_prompts_are_not_taken_for_a_queue(tmp_path: Path) -> None:
     long = point(
         tmp_path,

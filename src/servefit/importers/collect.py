@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def import_files(paths: Sequence[str | Path], settings: Settings) -> Import:
     result = Import()
     for source in find_sources(paths):
         try:
-            points = list(_read(source))
+            points, remark = _read(source)
         except ServefitError as error:
             result.unread[source.name] = _without_name(str(error), source.name)
             continue
@@ -105,6 +106,8 @@ def import_files(paths: Sequence[str | Path], settings: Settings) -> Import:
             result.unread[source.name] = "is nested too deeply to be a result"
             continue
         result.points += points
+        if remark:
+            result.unread[source.name] = remark
     result.points += pairs.from_snapshots(result.points)
     pairs.suggest_servers(result.points)
     for point in result.points:
@@ -116,20 +119,19 @@ def import_files(paths: Sequence[str | Path], settings: Settings) -> Import:
     return result
 
 
-def _read(source: Source) -> Iterable[Point]:
+def _read(source: Source) -> tuple[list[Point], str]:
+    """The points of a file, and what in it could not be read."""
     document = load(source)
     found = registry.find(document)
     if found is None:
         raise ServefitError(_not_understood(document))
     form, part = found
-    count = 0
-    for point in form.read(part):
-        count += 1
-        if count > MAX_POINTS:
-            raise ServefitError(f"holds more than {MAX_POINTS} points: give its summary")
-        yield point
-    if count == 0:
+    points = list(itertools.islice(form.read(part), MAX_POINTS + 1))
+    if len(points) > MAX_POINTS:
+        raise ServefitError(f"holds more than {MAX_POINTS} points: give its summary")
+    if not points:
         raise ServefitError(f"is a result of {form.NAME} without any load point in it")
+    return points, part.remark()
 
 
 def complete(point: Point, settings: Settings) -> None:
@@ -172,7 +174,7 @@ def _canonical_gpu(point: Point) -> None:
 def _not_understood(document: Document) -> str:
     """One line: what was seen, and what is missing."""
     if document.damage:
-        return f"looks like JSON but does not parse ({document.damage}): a truncated file?"
+        return document.damage
     if document.kind == "text":
         first = next((line.strip() for line in document.head.splitlines() if line.strip()), "")
         return f"is text that no known tool writes; it begins with {first[:50]!r}"

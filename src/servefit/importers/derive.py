@@ -18,6 +18,9 @@ QUEUE_SHARE = 0.5
 #: The same where all requests arrive at once: whoever is not served first waits.
 QUEUE_SHARE_OF_BURST = 0.1
 
+#: Served below this share of the arrivals: the queue grows for as long as the run lasts.
+SATURATED = 0.9
+
 #: More requests in the system than seats by this much: the rest waits.
 _SEATS_EXCESS = 0.05
 
@@ -122,6 +125,11 @@ def _queue(point: Point) -> str:
     if times is None:
         times, statistic = point.numbers("ttft_median_s", "e2e_median_s"), "median"
     if times is None or times[1] <= 0:
+        served, arriving = point.number("requests_per_s"), point.number("request_rate_per_s")
+        behind = bool(served and arriving and served < SATURATED * arriving)
+        if (burst or behind) and point.has("e2e_mean_s"):
+            unseen = "no TTFT in the file: E2E may hold a wait for a seat, and the batch with it"
+            point.say("queueing", "flagged", unseen)
         return ""
     share = times[0] / times[1]
     waiting = times[0] * (point.number("requests_per_s") or math.inf)

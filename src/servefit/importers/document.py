@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -24,6 +24,9 @@ _YAML = re.compile(r"^(?:benchmarks|load_summary):\s*$", re.MULTILINE)
 
 _SPACE = re.compile(r"[\s,\ufeff]*")
 
+#: Lines that are named; there may be more.
+_MAX_BAD_LINES = 1000
+
 #: Longer integers become floats (infinite ones): no count or nanosecond is that long.
 _MAX_DIGITS = 300
 
@@ -36,13 +39,15 @@ class Document:
         source: the file.
         kind: ``json`` (one value), ``jsonl`` (an object a line, streamed) or ``text``.
         value: the JSON value.
-        damage: why what looks like JSON is none.
+        damage: what does not parse, as a remark; records that do are read all the same.
+        bad_lines: lines of JSON Lines that begin like an object and are none, once they are read.
     """
 
     source: Source
     kind: Literal["json", "jsonl", "text"]
     value: object = None
     damage: str = ""
+    bad_lines: list[int] = field(default_factory=list, compare=False)
 
     @property
     def name(self) -> str:
@@ -73,6 +78,16 @@ class Document:
                 record = _object(line)
                 if record is not None:
                     yield f"line {number}", record
+                elif line.lstrip().startswith("{") and len(self.bad_lines) < _MAX_BAD_LINES:
+                    self.bad_lines.append(number)
+
+    def remark(self) -> str:
+        """What could not be read, once all records are; empty if nothing."""
+        if not self.bad_lines:
+            return self.damage
+        more = len(set(self.bad_lines)) - 1
+        others = f", and {more} more lines do not" if more else ""
+        return f"line {min(self.bad_lines)} does not parse as JSON{others}: left out"
 
     @cached_property
     def first(self) -> Record:
@@ -99,7 +114,7 @@ def load(source: Source) -> Document:
         except RecursionError:
             raise ServefitError(f"{source.name}: is nested too deeply to be a result") from None
     if _YAML.search(head):
-        return Document(source, "json", _yaml(source))
+        return _yaml(source)
     if any(_object(line) is not None for line in head.splitlines()[:-1] or head.splitlines()):
         return Document(source, "jsonl")
     return Document(source, "text")
@@ -118,8 +133,8 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
 
 
-def _yaml(source: Source) -> object:
-    """A YAML report; the mapping that it holds."""
+def _yaml(source: Source) -> Document:
+    """A YAML report, read as JSON is."""
     import yaml
 
     text = source.text()
@@ -129,10 +144,8 @@ def _yaml(source: Source) -> object:
         value: object = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:150]
-        raise ServefitError(
-            f"{source.name}: looks like YAML but does not parse ({reason})"
-        ) from None
-    return value
+        return Document(source, "text", damage=f"looks like YAML but does not parse ({reason})")
+    return Document(source, "json", value)
 
 
 def _object(line: str) -> Record | None:
@@ -160,16 +173,19 @@ def _is_jsonl(source: Source) -> bool:
 
 def _several(source: Source, error: str) -> Document:
     """Several pretty-printed values one after another; else text that only looks like JSON."""
+    damage = f"looks like JSON but does not parse ({error}): a truncated file?"
     decoder = json.JSONDecoder(parse_int=_integer)
     text = source.text()
-    values, at = [], _skip_space(text, 0)
+    values: list[Record] = []
+    at = _skip_space(text, 0)
     while at < len(text):
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return Document(source, "text", damage=error)
+            kind: Literal["json", "text"] = "json" if values else "text"
+            return Document(source, kind, values or None, damage)
         if not isinstance(value, dict):
-            return Document(source, "text", damage=error)
+            return Document(source, "text", damage=damage)
         values.append(value)
         at = _skip_space(text, end)
     return Document(source, "json", values)

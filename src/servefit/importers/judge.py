@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from servefit.importers.derive import TPOT_ABOVE_ITL
+from servefit.importers.derive import SATURATED, TPOT_ABOVE_ITL
 from servefit.importers.point import Point
 from servefit.runs.schema import NOT_ONE_ENGINE
 
@@ -27,9 +27,6 @@ CHUNKED = 1.3
 LITTLE_ABOVE = 1.05
 LITTLE_REFUSED = 1.5
 LITTLE_BELOW = 0.7
-
-#: Served below this share of the arrivals: the queue grows for as long as the run lasts.
-SATURATED = 0.9
 
 #: Fewer rounds of the concurrency than this: ramp and drain are a large part of the run.
 STEADY_ROUNDS = 4.0
