@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,7 @@ MATRIX_SIZE = 2048
 SMALLEST_COPY_BYTES = 256 * 1024**2
 #: Each rate is the best of as many repeats as fit into this time: whatever else the machine does
 #: can only make one slower. Where none was left alone, the longer time is used up.
-SECONDS_A_RATE, MOST_SECONDS_A_RATE = 1.5, 6.0
+SECONDS_A_RATE, MOST_SECONDS_A_RATE = 1.5, 4.0
 #: A timing that waited for a core for more than this share of its time was not left alone.
 UNDISTURBED_SHARE = 0.03
 
@@ -88,18 +90,19 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def waited_s() -> float:
-    """Seconds that all threads of this process have waited so far for a core that others ran on.
+def waited_s(thread_id: int) -> float:
+    """Seconds that a thread of this process has waited so far for a core that others ran on.
 
     As the Linux scheduler counts them; 0 where the operating system does not.
+
+    Args:
+        thread_id: of the operating system, as `threading.get_native_id` gives it.
     """
-    waited_ns = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        try:
-            waited_ns += int(file.read_text(encoding="ascii").split()[1])
-        except (OSError, IndexError, ValueError):
-            continue  # the thread has just ended
-    return waited_ns / 1e9
+    try:
+        text = Path(f"/proc/self/task/{thread_id}/schedstat").read_text(encoding="ascii")
+        return int(text.split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _flops_per_s(threads: int) -> tuple[float, str]:
@@ -130,32 +133,45 @@ def _bandwidth_bytes_per_s(threads: int) -> tuple[float, str]:
             f"memory bandwidth: two arrays of {size / 2**20:.0f} MiB do not fit into the free "
             "memory: close other programs"
         ) from None
-    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    targets, sources = np.array_split(target, threads), np.array_split(source, threads)
     # numpy copies on one core, but without the interpreter's lock.
     with ThreadPoolExecutor(threads) as pool:
-        seconds, how = _best_seconds(
-            lambda: list(pool.map(lambda part: np.copyto(*part), parts)), threads
-        )
+
+        def copy() -> None:
+            others = pool.map(np.copyto, targets[1:], sources[1:])
+            np.copyto(targets[0], sources[0])
+            list(others)
+
+        seconds, how = _best_seconds(copy, threads)
     return 2.0 * source.nbytes / seconds, f"copy of {size / 2**20:.0f} MiB, read and write, {how}"
 
 
 def _best_seconds(work: Callable[[], object], threads: int) -> tuple[float, str]:
-    """Least time of one call, after one that is not counted; and of how many, in words."""
+    """Least time of one call, after one that is not counted; and how it was found, in words.
+
+    Where every call had to wait for a core and ``work`` runs on one thread, the waits are taken
+    out, and the median of that is given; those of several threads overlap: only the leading one's
+    are looked at, and stay in.
+    """
     work()
-    times: list[float] = []
-    left_alone = False
-    start_s = time.perf_counter()
+    left_alone, busy = [], []
+    thread, start_s = threading.get_native_id(), time.perf_counter()
     while True:
-        waited_before_s, begin_s = waited_s(), time.perf_counter()
+        waited_before_s, begin_s = waited_s(thread), time.perf_counter()
         work()
         end_s = time.perf_counter()
-        times.append(end_s - begin_s)
-        share = (waited_s() - waited_before_s) / (times[-1] * threads)
-        left_alone |= share <= UNDISTURBED_SHARE
+        seconds, waited = end_s - begin_s, waited_s(thread) - waited_before_s
+        if waited <= UNDISTURBED_SHARE * seconds:
+            left_alone.append(seconds)
+        else:
+            busy.append(seconds - waited if threads == 1 else seconds)
         if end_s - start_s > (SECONDS_A_RATE if left_alone else MOST_SECONDS_A_RATE):
             break
-    busy = "" if left_alone else " (the machine was busy: too low)"
-    return min(times), f"best of {len(times)}{busy}"
+    if left_alone:
+        return min(left_alone), f"best of {len(left_alone)}"
+    if threads == 1:
+        return statistics.median(busy), f"median of {len(busy)}, without the time waited for a core"
+    return min(busy), f"best of {len(busy)} on a busy machine, too low"
 
 
 def _largest_cache_bytes() -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
-from servefit.hardware.measure import UNDISTURBED_SHARE
 from servefit.local.engine import BatchTiming, LocalEngine, local_engine
 from servefit.runs.table import read_table, table_from_rows, write_table
 
@@ -117,7 +117,7 @@ def _repeat(engine: LocalEngine, point: Point, repeats: int) -> list[BatchTiming
     start_s = time.perf_counter()
     while True:
         timings.append(engine.run(**sizes, output_tokens=point.output_tokens, seed=len(timings)))
-        alone = sum(_is_undisturbed(t, engine.threads) for t in timings)
+        alone = sum(t.undisturbed for t in timings)
         needed_s = PATIENCE * repeats * min(t.e2e_s for t in timings)
         patience_s = min(max(needed_s, LEAST_SECONDS), MOST_SECONDS)
         tired = len(timings) >= repeats and time.perf_counter() - start_s > patience_s
@@ -125,22 +125,15 @@ def _repeat(engine: LocalEngine, point: Point, repeats: int) -> list[BatchTiming
             return timings
 
 
-def _waited_share(timing: BatchTiming, threads: int) -> float:
-    return timing.waited_s / (timing.e2e_s * threads)
-
-
-def _is_undisturbed(timing: BatchTiming, threads: int) -> bool:
-    return _waited_share(timing, threads) <= UNDISTURBED_SHARE
-
-
 def _usable(timings: Sequence[BatchTiming], threads: int) -> list[BatchTiming]:
-    """The timings that the row is made of."""
-    alone = [t for t in timings if _is_undisturbed(t, threads)]
-    if alone:
-        return alone
-    if threads > 1:
-        return [min(timings, key=lambda t: _waited_share(t, threads))]
-    return [BatchTiming(t.e2e_s - t.waited_s, t.ttft_s - t.ttft_waited_s) for t in timings]
+    """The timings that the row is made of, fastest first."""
+    used = [t for t in timings if t.undisturbed]
+    if not used and threads == 1:
+        # A thread that waited already before the prompts came has more to take out than it took.
+        used = [t for t in map(BatchTiming.without_waits, timings) if t.ttft_s > 0]
+    if not used:
+        used = [min(timings, key=lambda t: t.waited_share)]
+    return sorted(used, key=lambda t: t.e2e_s)
 
 
 def _row(
@@ -150,14 +143,14 @@ def _row(
     timings: Sequence[BatchTiming],
     repeats: int,
 ) -> Row:
-    used = sorted(_usable(timings, engine.threads), key=lambda t: t.e2e_s)
+    used = _usable(timings, engine.threads)
     median = used[(len(used) - 1) // 2]
-    alone = sum(_is_undisturbed(t, engine.threads) for t in timings)
+    alone = sum(t.undisturbed for t in timings)
     e2e_s, answers = median.e2e_s, point.batch * point.output_tokens
     flag = None
     if alone < repeats:
         flag = f"disturbed: {alone} of {len(timings)} timings had their cores to themselves"
-        if alone == 0 and engine.threads == 1:
+        if alone == 0 and median not in timings:
             flag += "; the time waited for a core is taken out"
     return {
         "mode": "static_batch",
@@ -192,6 +185,5 @@ def _row(
         "repeats": len(used),
         "e2e_range_rel": (used[-1].e2e_s - used[0].e2e_s) / e2e_s,
         "disturbed_repeats": len(timings) - alone,
-        "waited_share": sum(t.waited_s for t in timings)
-        / (sum(t.e2e_s for t in timings) * engine.threads),
+        "waited_share": fmean(t.waited_share for t in timings),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from servefit.errors import ServefitError
-from servefit.hardware.measure import waited_s
+from servefit.hardware.measure import UNDISTURBED_SHARE, waited_s
 from servefit.local.decoder import NUM_SPECIAL_TOKENS, require_ctranslate2, write_decoder
 
 
@@ -23,11 +24,11 @@ class BatchTiming:
     """One static batch, by the wall clock.
 
     Attributes:
-        e2e_s: from handing the prompts over to having every answer.
+        e2e_s: from handing the prompts over to the last token out of the engine.
         ttft_s: from the same start to the first token out of the engine. All requests of a static
             batch are prefilled together, so it is the TTFT of each of them.
-        waited_s: of ``e2e_s``, what the engine's threads waited for a core that something else
-            ran on, summed over threads; 0 where the operating system does not tell.
+        waited_s: of ``e2e_s``, what the engine's leading thread waited for a core that something
+            else ran on; 0 where the operating system does not tell.
         ttft_waited_s: the same of ``ttft_s``.
     """
 
@@ -35,6 +36,20 @@ class BatchTiming:
     ttft_s: float
     waited_s: float = 0.0
     ttft_waited_s: float = 0.0
+
+    @property
+    def waited_share(self) -> float:
+        """Of E2E."""
+        return self.waited_s / self.e2e_s
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the engine had its core to itself."""
+        return self.waited_share <= UNDISTURBED_SHARE
+
+    def without_waits(self) -> BatchTiming:
+        """The time that a single-threaded engine was at work."""
+        return BatchTiming(self.e2e_s - self.waited_s, self.ttft_s - self.ttft_waited_s)
 
 
 class LocalEngine:
@@ -54,6 +69,7 @@ class LocalEngine:
         self.config = config
         self.threads = threads
         self.version = version
+        self._thread_id = self._find_thread()
 
     def close(self) -> None:
         """Free the model and end its worker thread, which must not outlive the interpreter."""
@@ -73,14 +89,16 @@ class LocalEngine:
         """
         self._check(batch=batch, input_tokens=input_tokens, output_tokens=output_tokens)
         prompts = self._prompts(batch, input_tokens, seed)
-        first_token: tuple[float, float] | None = None
+        first_token_s = last_token_s = first_token_waited_s = 0.0
 
         def on_token(_: object) -> bool:
-            nonlocal first_token
-            first_token = first_token or (time.perf_counter(), waited_s())
+            nonlocal first_token_s, last_token_s, first_token_waited_s
+            last_token_s = time.perf_counter()
+            if not first_token_s:
+                first_token_s, first_token_waited_s = last_token_s, waited_s(self._thread_id)
             return False
 
-        start_s, start_waited_s = time.perf_counter(), waited_s()
+        start_s, start_waited_s = time.perf_counter(), waited_s(self._thread_id)
         results = self._generator.generate_batch(
             prompts,
             max_batch_size=batch,
@@ -92,19 +110,31 @@ class LocalEngine:
             include_prompt_in_result=False,
             callback=on_token,
         )
-        end_s, end_waited_s = time.perf_counter(), waited_s()
+        end_waited_s = waited_s(self._thread_id)
         lengths = {len(result.sequences_ids[0]) for result in results}
-        if len(results) != batch or lengths != {output_tokens} or first_token is None:
+        if len(results) != batch or lengths != {output_tokens}:
             raise ServefitError(
                 f"ctranslate2 answered {len(results)} of {batch} requests with {sorted(lengths)} "
                 f"tokens where {output_tokens} were asked for: this timing means nothing"
             )
         return BatchTiming(
-            e2e_s=end_s - start_s,
-            ttft_s=first_token[0] - start_s,
+            e2e_s=last_token_s - start_s,
+            ttft_s=first_token_s - start_s,
             waited_s=end_waited_s - start_waited_s,
-            ttft_waited_s=first_token[1] - start_waited_s,
+            ttft_waited_s=first_token_waited_s - start_waited_s,
         )
+
+    def _find_thread(self) -> int:
+        """The thread that computes, as the operating system numbers it."""
+        found: list[int] = []
+        prompt = self._prompts(1, 1, seed=0)
+
+        def on_token(_: object) -> bool:
+            found.append(threading.get_native_id())
+            return True
+
+        self._generator.generate_batch(prompt, max_length=1, callback=on_token)
+        return found[0]
 
     def _check(self, **sizes: int) -> None:
         for name, value in sizes.items():
