@@ -118,6 +118,29 @@ def test_a_failed_point_is_recorded_with_its_reason_and_tried_by_the_next_run(
     assert read_table(path).frame.height == 2
 
 
+def test_a_point_that_the_server_cannot_do_fails_alone_and_at_once(
+    stub: Stub, tmp_path: Path
+) -> None:
+    stub.script(max_model_len=64)
+    points = [*POINTS[:1], *cross(batch=[1], input_tokens=[60], output_tokens=[8])]
+    rows, display = campaign(tmp_path / "runs.jsonl", Target(stub.url), points)
+    assert {r["status"]: r.get("error") for r in rows} == {
+        "ok": None,
+        "failed": "impossible",
+    }
+    assert "max_model_len 64" in next(r["error_detail"] for r in rows if r["status"] == "failed")
+    assert display.retries == []
+
+
+def test_a_trace_that_cannot_be_read_is_refused_before_anything_is_measured(
+    stub: Stub, tmp_path: Path
+) -> None:
+    points = [*POINTS[:1], Point(4, trace=str(tmp_path / "none.csv"))]
+    with pytest.raises(ServefitError, match="cannot be read"):
+        campaign(tmp_path / "runs.jsonl", Target(stub.url), points)
+    assert stub.log() == []
+
+
 def test_a_point_that_fails_once_is_measured_by_its_retry(stub: Stub, tmp_path: Path) -> None:
     stub.script(faults=[{"kind": "500", "at": [1, 2, 3]}])
     rows, display = campaign(tmp_path / "runs.jsonl", Target(stub.url), POINTS[:1])
@@ -150,7 +173,7 @@ def test_a_point_cut_off_by_the_campaign_s_end_is_left_for_the_next_run(
 
 def test_a_server_that_dies_costs_its_points_and_ends(tmp_path: Path) -> None:
     stub = start_stub()
-    stub.script(faults=[{"kind": "die", "at": [20]}], step_s=0.001)
+    stub.script(faults=[{"kind": "die", "at": [4]}], step_s=0.001)
     rows, _ = campaign(tmp_path / "runs.jsonl", Target(stub.url), POINTS[:2])
     stop_stub(stub)
     assert [r["status"] for r in rows] == ["failed", "failed"]

@@ -108,6 +108,7 @@ def test_failed_points_exit_1_and_tell_the_reason(
         (["profile", "http://127.0.0.1:9", *LOAD, "-o", "runs.csv"], "name it *.jsonl"),
         (["profile", "http://127.0.0.1:9", *LOAD, "--api-key-env", "NO_SUCH"], "no such env"),
         (["profile", "http://127.0.0.1:9", *LOAD, "--dtype", "float17"], "unknown dtype"),
+        (["profile", "http://127.0.0.1:9", *LOAD, "--gpu", "X9000"], "X9000"),
         (["profile", "--launch", "serve --port 5", *LOAD], "--launch has no {port}"),
         (["profile", "--launch", "serve {port} {seats}", *LOAD], "give --set seats=V1,V2"),
         (["profile", "http://u:pw@127.0.0.1:9", *LOAD], "is refused"),

@@ -89,7 +89,7 @@ _RUN: tuple[Callable[..., Any], ...] = (
     click.option(
         "--max-point-time",
         type=click.FloatRange(1),
-        default=120.0,
+        default=600.0,
         show_default=True,
         metavar="SECONDS",
         help="A point ends after this at the latest.",
@@ -105,7 +105,7 @@ _RUN: tuple[Callable[..., Any], ...] = (
     click.option(
         "--stall-time",
         type=click.FloatRange(1),
-        default=30.0,
+        default=60.0,
         show_default=True,
         metavar="SECONDS",
         help="No token from any request for so long: the server hangs.",
@@ -167,12 +167,15 @@ def server_and_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
     """Which server the options name; raises `ServefitError` where they name none."""
     from servefit.dtypes import canonical_dtype
+    from servefit.hardware import get_hardware
     from servefit.profiling.server import SETTINGS
     from servefit.profiling.session import Target
 
     settings = {name: given[name] for name in SETTINGS if given[name] is not None}
     if "dtype" in settings:
         settings["dtype"] = canonical_dtype(settings["dtype"])
+    if "gpu" in settings:
+        get_hardware(settings["gpu"])  # as below
     if given.get("shape") is not None:
         from servefit.models import get_model
 

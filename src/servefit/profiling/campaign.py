@@ -18,6 +18,7 @@ import servefit
 from servefit.errors import ServefitError
 from servefit.profiling.journal import Journal
 from servefit.profiling.launch import LaunchFailedError
+from servefit.profiling.lengths import read_trace
 from servefit.profiling.measure import Limits, PointFailedError, measure
 from servefit.profiling.plan import Point, in_order
 from servefit.profiling.record import Record
@@ -109,6 +110,8 @@ class Campaign:
         Raises:
             ServefitError: the server is not there, or the journal cannot be written.
         """
+        for trace in {p.trace for p in points if p.trace is not None}:
+            read_trace(trace)  # refused now rather than after the first points
         ordered = in_order(points)
         groups = [list(g) for _, g in itertools.groupby(ordered, key=lambda p: p.settings)]
         if self.target.launch is not None:
@@ -213,6 +216,9 @@ class Campaign:
             )
         except PointFailedError as error:
             failure = error
+        except ServefitError as error:  # more than the server can do, whenever it is asked
+            failure = PointFailedError("impossible", str(error), [])
+            attempt = self.options.retries
         if self.remaining_s == 0 and (failure or result.stopped_by == "time"):
             self.out_of_time = True  # cut off by the campaign's end: left for the next run
             return True

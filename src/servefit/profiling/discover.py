@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
 from servefit.profiling.client import Client
 from servefit.profiling.engines import read_cache_config, read_metrics, recognise
@@ -46,6 +47,8 @@ async def discover(
         found["engine_version"] = version["version"]
     if shown is not None:
         found.update(_from_metrics(text, shown, card["id"]))
+    if found.get("dtype") is not None:
+        found["dtype"] = _known_dtype(str(found["dtype"]))
     for name, value in (given or {}).items():
         if value is None:
             continue
@@ -64,6 +67,14 @@ async def discover(
         max_model_len=int(length) if isinstance(length, int) else None,
         metrics_url=metrics_url if shown is not None else None,
     )
+
+
+def _known_dtype(name: str) -> str | None:
+    """The canonical name; ``None`` for words such as ``auto``."""
+    try:
+        return canonical_dtype(name)
+    except ServefitError:
+        return None
 
 
 async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
@@ -87,7 +98,9 @@ async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
     if model is not None and model not in names:
         raise ServefitError(f"--model {model}: the server has {', '.join(names)}")
     if len(cards) != 1 and model is None:
-        what = f"several models, {', '.join(names)}" if names else "no list of models"
+        what = f"several models, {', '.join(names)}"
+        if not names:
+            what = f"no list of models (HTTP {reply.status})"
         raise ServefitError(f"{client.url}: has {what}: name one with --model")
     return next(c for c in cards if model is None or c["id"] == model)
 

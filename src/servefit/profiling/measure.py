@@ -45,8 +45,8 @@ class Limits:
     """
 
     rel_err: float = 0.02
-    max_point_s: float = 120.0
-    stall_s: float = 30.0
+    max_point_s: float = 600.0
+    stall_s: float = 60.0
     min_window_s: float = 2.0
 
 
