@@ -25,6 +25,8 @@ COMMANDS: dict[str, str] = {
     "profile": "Measure a live server over HTTP and write a table of runs.",
     "tune": "Profile, fit, advise and verify a live server, in one line.",
     "demo": "Measure, fit, advise and verify on a real engine on this CPU.",
+    "roofline": "Show where time, bandwidth and compute go, by formula.",
+    "characterise": "The same from profilers, beside the formula and a calibration.",
     "hardware": "List accelerators, or measure this machine's CPU.",
     "models": "List models, or show one's shape from its config.json.",
 }

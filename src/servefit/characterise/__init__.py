@@ -1,0 +1,1 @@
+"""Where time, bandwidth and compute go: by formula, from profilers, and the two held together."""

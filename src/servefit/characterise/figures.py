@@ -1,0 +1,189 @@
+"""The figures that a set of profiles has the data for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from servefit.characterise import charts
+from servefit.characterise.classify import ATTENTION, GEMM
+from servefit.characterise.compare import Line
+from servefit.characterise.profile import DECODE, PREFILL, Profile
+from servefit.characterise.report import PERCENTAGES, counter_rows, line_columns
+from servefit.characterise.run import Size
+from servefit.characterise.work import peaks
+from servefit.hardware import Hardware
+
+#: Stall reasons that are drawn one by one.
+MOST_STALLS = 5
+
+
+def figures(
+    profiles: Sequence[Profile],
+    lines: Sequence[Line],
+    title: str,
+    hardware: Hardware | None = None,
+    dtype: str = "bfloat16",
+) -> Iterator[tuple[str, Any]]:
+    """Name and chart of each figure; those that the profiles hold nothing for are left out."""
+    drawn = [
+        ("phases", phases(profiles, f"{title}: prefill and decode")),
+        ("utilisation", utilisation(profiles, f"{title}: utilisation")),
+        ("shares", shares(lines, f"{title}: decode time by kernel group")),
+        ("roofline", roofline(profiles, lines, f"{title}: roofline", hardware, dtype)),
+        ("cache_hits", cache_hits(profiles, f"{title}: cache hits of attention kernels")),
+        ("stalls", stalls(profiles, f"{title}: attention kernels' stalls")),
+        ("attention_share", attention_share(lines, f"{title}: attention's share of decode time")),
+        ("attention_bandwidth", attention_bandwidth(lines, title, hardware)),
+    ]
+    return ((name, chart) for name, chart in drawn if chart is not None)
+
+
+def phases(profiles: Sequence[Profile], title: str) -> Any:
+    """Fig. 3: wall time of prefill and decode, of batches whose steps are marked."""
+    rows = []
+    for profile in profiles:
+        for size, phase in profile.parts:
+            wall_s = profile.wall_s((size, phase))
+            if size and wall_s is not None and phase in (PREFILL, DECODE):
+                # Of a batch: it has one prefill step, and a decode step a further token.
+                steps = len(profile.steps_of((size, phase)))
+                times = 1 if phase == PREFILL else size.output_tokens - 1
+                columns = charts.size_columns(size)
+                rows.append({**columns, "part": phase, "seconds": wall_s / steps * times})
+    return charts.stacked_seconds(rows, _sizes(profiles), title)
+
+
+def utilisation(profiles: Sequence[Profile], title: str) -> Any:
+    """Fig. 4: sampled GPU metrics (Nsight Systems), or counters of all kernels (Nsight Compute)."""
+    rows = []
+    for profile in profiles:
+        if profile.size is None:
+            continue
+        columns = charts.size_columns(profile.size)
+        for metric in profile.metrics:
+            mean, peak = metric.mean_pct, metric.peak_pct
+            rows.append({**columns, "part": metric.name, "mean": mean, "peak": peak})
+        for field, part in PERCENTAGES[:4] if profile.launches else ():
+            known = [
+                (getattr(x, field), x.duration_s)
+                for x in profile.launches
+                if getattr(x, field) is not None and x.duration_s
+            ]
+            if known:
+                mean = sum(v * w for v, w in known) / sum(w for _, w in known)
+                peak = max(v for v, _ in known)
+                rows.append({**columns, "part": part, "mean": mean, "peak": peak})
+    return charts.utilisation(rows, _sizes(profiles), title)
+
+
+def shares(lines: Sequence[Line], title: str) -> Any:
+    """Fig. 5: attention, GEMM, other, CPU/idle in decode."""
+    rows = [
+        {**charts.size_columns(x.size), "part": x.group, "share": x.measured_share}
+        for x in lines
+        if x.phase == DECODE and x.measured_share
+    ]
+    return charts.stacked_shares(rows, list(dict.fromkeys(x.size for x in lines)), title)
+
+
+def roofline(
+    profiles: Sequence[Profile],
+    lines: Sequence[Line],
+    title: str,
+    hardware: Hardware | None,
+    dtype: str,
+) -> Any:
+    """Fig. 6: kernels by counters where these are known, else by formula over measured time."""
+    if hardware is None or not hardware.has_known_peaks:
+        return None
+    points = [
+        {
+            "part": row["kernel_class"],
+            "phase": row["phase"] or "",
+            "label": p.size.label if p.size else "",
+            "intensity": row["intensity_flops_per_byte"],
+            "flops_per_s": row["flops_per_s"],
+        }
+        for p in profiles
+        for row in counter_rows(p)
+    ]
+    counted = any(p["intensity"] for p in points)
+    if not counted:
+        points = [
+            {
+                "part": x.group,
+                "phase": x.phase,
+                "label": x.size.label,
+                "intensity": x.flops / x.bytes if x.flops and x.bytes else None,
+                "flops_per_s": x.flops_per_s,
+            }
+            for x in lines
+            if x.group in (ATTENTION, GEMM)
+        ]
+    flops_per_s, bytes_per_s = peaks(hardware, dtype)
+    how = "hardware counters" if counted else "FLOPs and bytes by formula, time measured"
+    return charts.roofline(points, flops_per_s, bytes_per_s, title, how)
+
+
+def cache_hits(profiles: Sequence[Profile], title: str) -> Any:
+    """Fig. 7: L1 and L2 hit rates of attention kernels."""
+    rows = [
+        {**charts.size_columns(p.size), "part": part, "value": row[field]}
+        for p in profiles
+        if p.size
+        for row in counter_rows(p)
+        if row["kernel_class"] == ATTENTION
+        for field, part in (("l1_hit_pct", "L1/TEX"), ("l2_hit_pct", "L2"))
+        if row[field] is not None
+    ]
+    return charts.grouped_bars(rows, _sizes(profiles), "hit rate (%)", title)
+
+
+def stalls(profiles: Sequence[Profile], title: str) -> Any:
+    """Fig. 8: stall reasons and achieved occupancy of attention kernels."""
+    rows = []
+    for p in profiles:
+        for row in counter_rows(p) if p.size else ():
+            if row["kernel_class"] != ATTENTION or p.size is None:
+                continue
+            parts = list(row["stalls_pct"].items())[:MOST_STALLS]
+            if row["occupancy_pct"] is not None:
+                parts.append(("achieved occupancy", row["occupancy_pct"]))
+            columns = charts.size_columns(p.size)
+            rows += [{**columns, "part": name, "value": value} for name, value in parts]
+    title_y = "stalled cycles, occupancy (%)"
+    return charts.grouped_bars(rows, _sizes(profiles), title_y, title)
+
+
+def attention_share(lines: Sequence[Line], title: str) -> Any:
+    """Attention's share of decode steps against the active context."""
+    rows = [
+        {**charts.size_columns(x.size), "share": x.measured_share}
+        for x in lines
+        if x.phase == DECODE and x.group == ATTENTION
+    ]
+    return charts.against_context(rows, "share", "share of decode time", title, percent=True)
+
+
+def attention_bandwidth(lines: Sequence[Line], title: str, hardware: Hardware | None) -> Any:
+    """Attention's bytes by formula over its measured time, against the active context."""
+    rows = [
+        {**charts.size_columns(x.size), **line_columns(x)}
+        for x in lines
+        if x.phase == DECODE and x.group == ATTENTION
+    ]
+    peak = hardware.memory_bandwidth_bytes_per_s if hardware else None
+    return charts.against_context(
+        rows,
+        "bytes_per_s",
+        "bytes by formula / measured time (B/s)",
+        f"{title}: attention's bandwidth in decode",
+        limit=peak,
+        limit_label="the machine's bandwidth",
+    )
+
+
+def _sizes(profiles: Sequence[Profile]) -> list[Size]:
+    found = [size for p in profiles for size, _ in p.parts if size]
+    return list(dict.fromkeys(found + [p.size for p in profiles if p.size]))

@@ -1,0 +1,83 @@
+"""The capture of ``servefit characterise --engine vllm-offline``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from servefit.characterise.capture import Profiler
+    from servefit.characterise.run import Size
+
+
+def capture_traces(
+    sizes: Sequence[Size],
+    *,
+    model: str,
+    gpu: str | None,
+    arguments: Mapping[str, Any],
+    settings: Sequence[tuple[str, str]],
+    folder: str,
+    profiler: Profiler,
+    last_steps: int,
+    max_point_s: float,
+    dry_run: bool,
+) -> list[Path]:
+    """Run the batches under a profiler; the traces written (none under nsys, ncu, or dry).
+
+    Raises:
+        ServefitError: as `servefit.characterise.capture.capture`; vLLM does not start.
+    """
+    from servefit.characterise.capture import (
+        capture,
+        export_command,
+        machine_path,
+        measure_machine,
+        outer_command,
+        write_description,
+    )
+    from servefit.offline.campaign import OfflineTarget, load_vllm
+    from servefit.profiling.plan import Point
+
+    target = OfflineTarget(model=model, gpu=gpu, arguments=arguments)
+    points = [
+        Point(
+            concurrency=size.batch,
+            input_length=str(size.input_tokens),
+            output_length=str(size.output_tokens),
+            settings=tuple(settings),
+        )
+        for size in sizes
+    ]
+    engine_arguments = target.engine_arguments(points)
+    if dry_run:
+        for name, value in engine_arguments.items():
+            click.echo(f"{name} = {value}", err=True)
+        for size in sizes:
+            click.echo(size.label, err=True)
+        if profiler != "torch":
+            inner = [argument for argument in sys.argv[1:] if argument != "--dry-run"]
+            click.echo(shlex.join(outer_command(profiler, folder, inner)))
+            click.echo(export_command(profiler, folder))
+        return []
+    write_description(folder, model, {}, sizes)
+    engine = load_vllm(target, engine_arguments)
+    machine = measure_machine(folder)
+    if machine is not None:
+        click.echo(f"measured {machine.name}: {machine_path(folder)}", err=True)
+    write_description(folder, model, engine.settings, sizes)
+    return capture(
+        engine,
+        sizes,
+        folder,
+        profiler=profiler,
+        last_steps=last_steps,
+        max_batch_s=max_point_s,
+        report=lambda text: click.echo(text, err=True),
+    )
