@@ -17,7 +17,7 @@ from servefit.importers.settings import Settings
 from servefit.importers.source import Source, find_sources
 
 #: Points of one import; a file that gives more is no summary.
-MAX_POINTS = 100_000
+MAX_POINTS = 5_000
 
 #: Without these a point is no row: (any of these columns, what to set).
 NEEDED = (
@@ -44,7 +44,7 @@ class Import:
 
     Attributes:
         points: all points read, refused ones too.
-        unread: file -> why it gave none.
+        unread: file -> why it gave none, or what of it could not be read.
     """
 
     points: list[Point] = field(default_factory=list)

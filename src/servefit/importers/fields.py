@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from servefit.importers.document import Record
 from servefit.importers.point import Point, excerpt
 
+_OTHER = re.compile(r"[^a-z0-9]+")
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: No count, rate or nanosecond is beyond these; what is, is unknown.
 SMALLEST, LARGEST = 1e-30, 1e30
@@ -19,7 +21,13 @@ _UNKNOWN = {"", "none", "null", "n/a", "na", "nan", "-", "inf", "infinity"}
 
 def normal(key: object) -> str:
     """A key without case, spaces and punctuation: ``P99.9 TTFT (ms):`` is ``p99_9_ttft_ms``."""
-    return re.sub(r"[^a-z0-9]+", "_", str(key).lower()).strip("_")
+    text = str(key)
+    return _normal(text) if len(text) < 100 else _normal.__wrapped__(text)
+
+
+@lru_cache(maxsize=4096)
+def _normal(text: str) -> str:
+    return _OTHER.sub("_", text.lower()).strip("_")
 
 
 def to_number(raw: object) -> float | None:

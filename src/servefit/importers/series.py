@@ -16,6 +16,9 @@ SATURATED_GROWTH = 0.15
 #: Numbers of two files that agree so closely are one run, written twice (CSV rounds to 2 digits).
 SAME_RUN = 2e-3
 
+#: Points of as many completed requests that a point is held against.
+REPEAT_WINDOW = 20
+
 #: Name of the check; a run written twice is no loss.
 REPEATS = "repeats"
 
@@ -87,7 +90,7 @@ def _repeats(points: Sequence[Point]) -> None:
         if point.refused:
             continue
         kept = seen.setdefault(point.number("completed"), [])
-        other = next((p for p in kept if _same_run(p, point)), None)
+        other = next((p for p in kept[-REPEAT_WINDOW:] if _same_run(p, point)), None)
         if other is None:
             kept.append(point)
             continue
