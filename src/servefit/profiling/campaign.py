@@ -204,6 +204,7 @@ class Campaign:
         limits = self.options.limits
         limits = replace(limits, max_point_s=min(limits.max_point_s, self.remaining_s))
         failure: PointFailedError | None = None
+        retries = self.options.retries
         try:
             result = await measure(
                 session.client,
@@ -218,12 +219,12 @@ class Campaign:
             failure = error
         except ServefitError as error:  # more than the server can do, whenever it is asked
             failure = PointFailedError("impossible", str(error), [])
-            attempt = self.options.retries
+            retries = 0
         if self.remaining_s == 0 and (failure or result.stopped_by == "time"):
             self.out_of_time = True  # cut off by the campaign's end: left for the next run
             return True
         pause_s = RETRY_PAUSE_S * 2**attempt
-        if failure and attempt < self.options.retries and pause_s < self.remaining_s:
+        if failure and attempt < retries and pause_s < self.remaining_s:
             self.display.retry(point, str(failure))
             await asyncio.sleep(pause_s)
             return False
@@ -231,8 +232,8 @@ class Campaign:
             row = failure_row(point, session.server, failure)
         else:
             row = measured_row(point, session.server, result)
-        self._save_requests(key, failure.records if failure else result.records)
         self._append(point, session.server, {**row, "attempts": attempt + 1})
+        self._save_requests(key, failure.records if failure else result.records)
         return True
 
     def _append(self, point: Point, server: Server, row: dict[str, Any]) -> None:

@@ -74,8 +74,10 @@ class Record:
 
     @property
     def tpot_s(self) -> float | None:
-        """(E2E - TTFT) / (output tokens - 1); ``None`` for a single token."""
+        """(E2E - TTFT) / (output tokens - 1); ``None`` for a single token or a single chunk."""
         if self.e2e_s is None or self.ttft_s is None or (self.output_tokens or 0) < 2:
+            return None
+        if self.last_token_s == self.first_token_s:
             return None
         assert self.output_tokens is not None  # for the type checker
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)

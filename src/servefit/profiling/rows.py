@@ -210,9 +210,15 @@ def gaps(record: Record) -> list[float]:
 
 
 def percentiles(name: str, values: Iterable[float | None]) -> dict[str, float | None]:
-    """Median and 99th percentile under the table's names."""
+    """Median and 99th percentile under the table's names.
+
+    Nothing takes no time: a zero, of chunks that were read together, is unknown.
+    """
     known = sorted(v for v in values if v is not None)
-    return {f"{name}_median_s": _quantile(known, 0.5), f"{name}_p99_s": _quantile(known, 0.99)}
+    return {
+        f"{name}_median_s": _quantile(known, 0.5) or None,
+        f"{name}_p99_s": _quantile(known, 0.99) or None,
+    }
 
 
 def late_sends(done: Iterable[Record]) -> int:
