@@ -175,6 +175,12 @@ def test_what_is_missing_is_asked_for_by_name(tmp_path: Path) -> None:
         assert column not in result.points[0].readings
 
 
+def test_a_number_format_that_is_unknown_here_costs_no_row(tmp_path: Path) -> None:
+    odd = point(tmp_path, kv_cache_dtype="q8_0")
+    assert odd.shown("kv_cache_dtype_as_written") == "q8_0"
+    assert not to_table([odd]).frame.is_empty()
+
+
 def test_the_user_overrules_a_file_and_it_says_so(tmp_path: Path) -> None:
     mine = point(tmp_path, "model=acme/two")
     assert mine.shown("model") == "acme/two"

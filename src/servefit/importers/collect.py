@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
 from servefit.hardware import UNKNOWN, get_hardware
 from servefit.importers import derive, judge, names, pairs, registry
@@ -138,6 +139,7 @@ def complete(point: Point, settings: Settings) -> None:
     """Derive what follows, and run every check; what then is missing is a reason to refuse."""
     settings.apply(point)
     _canonical_gpu(point)
+    _known_dtypes(point)
     for check in judge.FIRST:
         check(point)
     derive.rates_and_lengths(point)
@@ -169,6 +171,18 @@ def _canonical_gpu(point: Point) -> None:
     if known != name:
         source = point.readings["gpu"].source
         point.readings["gpu"] = Reading(known, source, name, "the catalogue's name")
+
+
+def _known_dtypes(point: Point) -> None:
+    """A number format that nobody here knows goes to a column of its own, as it is written."""
+    for column in ("dtype", "kv_cache_dtype"):
+        name = point.shown(column)
+        try:
+            if name and name.lower() != "auto":
+                canonical_dtype(name)
+        except ServefitError:
+            point.move(column, f"{column}_as_written")
+            point.notes.append(f"{column} {name}: unknown here, left empty")
 
 
 def _not_understood(document: Document) -> str:

@@ -162,8 +162,10 @@ def _possible(column: str, value: float) -> bool:
     known = COLUMNS["runs"].get(column)
     if known is None:
         return value >= 0
-    return (known.above is None or value > known.above) and (
-        known.at_least is None or value >= known.at_least
+    return (
+        (known.above is None or value > known.above)
+        and (known.at_least is None or value >= known.at_least)
+        and (known.at_most is None or value <= known.at_most)
     )
 
 

@@ -117,6 +117,7 @@ def read_latencies(fields: Fields, unit: str = "ms", divisor: float = 1e3) -> No
             ("p99", ("p99",)),
         ):
             keys = [f"{p}_{n}_{unit}" for n in names for p in prefixes]
+            keys += [f"{n}_{p}_{unit}" for n in names for p in prefixes]
             fields.take(f"{latency}_{statistic}_s", *keys, divisor=divisor)
 
 

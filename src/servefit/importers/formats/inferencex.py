@@ -47,9 +47,10 @@ def _point(record: Record, file: str, where: str) -> Point:
     _switches(config)
     _rates(config, metrics)
     for latency in ("ttft", "tpot", "itl", "e2e"):
-        keys = ("e2el", "e2e_latency") if latency == "e2e" else (latency,)
-        for statistic, prefix in (("mean", "mean"), ("median", "median"), ("p99", "p99")):
-            metrics.take(f"{latency}_{statistic}_s", *(f"{prefix}_{k}" for k in keys))
+        key = "e2el" if latency == "e2e" else latency
+        metrics.take(f"{latency}_mean_s", f"mean_{key}", f"{key}_mean")
+        metrics.take(f"{latency}_median_s", f"median_{key}", f"{key}_p50")
+        metrics.take(f"{latency}_p99_s", f"p99_{key}", f"{key}_p99")
     config.take("nominal_input_tokens", "isl")
     config.take("nominal_output_tokens", "osl")
     _lengths(point)
