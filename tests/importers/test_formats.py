@@ -354,6 +354,34 @@ class TestServers:
         values(point, kv_capacity_tokens=200_000, running_requests=100, ttft_mean_s=40)
         assert "60% of TTFT are above the last bucket of 10 s" in said(point, "flagged")
 
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            (
+                'trtllm_num_requests_running{model_name="acme/one"} 7.0\n'
+                'trtllm_kv_cache_utilization{model_name="acme/one"} 0.5\n'
+                'trtllm_time_per_output_token_seconds_sum{model_name="acme/one"} 3.0\n'
+                'trtllm_time_per_output_token_seconds_count{model_name="acme/one"} 100.0\n',
+                {"running_requests": 7, "kv_usage": 0.5, "tpot_mean_s": 0.03, "model": "acme/one"},
+            ),
+            (
+                "tgi_queue_size 6\ntgi_batch_current_size 2\n"
+                "tgi_request_duration_sum 40.0\ntgi_request_duration_count 20.0\n",
+                {"running_requests": 2, "waiting_requests": 6, "e2e_mean_s": 2.0},
+            ),
+            (
+                "llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n"
+                "llamacpp:kv_cache_usage_ratio 0.5\nllamacpp:kv_cache_tokens 1234\n",
+                {"running_requests": 2, "kv_usage": 0.5, "kv_capacity_tokens": 2468},
+            ),
+        ],
+        ids=["trtllm-serve", "tgi", "llama.cpp"],
+    )
+    def test_pages_of_other_engines(
+        self, text: str, expected: dict[str, Any], tmp_path: Path
+    ) -> None:
+        values(one(saved(tmp_path, text)), **expected)
+
     def test_vllm_log(self) -> None:
         point = one(FIXTURES / "vllm_v1.log")
         values(

@@ -64,7 +64,10 @@ def _run(first: Point, last: Point) -> Point:
         names = ", ".join(fallen)
         point.say("counters", "refused", f"{names} fell: the server was started anew in between")
         return point
-    finished = growth.get("_e2e_count", 0.0)
+    if "_e2e_count" not in growth:
+        point.say("counters", "refused", "the pages count no requests: E2E has no histogram")
+        return point
+    finished = growth["_e2e_count"]
     if finished <= 0:
         point.say("counters", "refused", "no request ended between the snapshots")
         return point

@@ -33,11 +33,26 @@ HISTOGRAMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "e2e": ("sglang:e2e_request_latency_seconds",),
         "queue": ("sglang:queue_time_seconds",),
     },
+    "trtllm-serve": {
+        "ttft": ("trtllm_time_to_first_token_seconds",),
+        "tpot": ("trtllm_time_per_output_token_seconds",),
+        "e2e": ("trtllm_e2e_request_latency_seconds",),
+        "queue": ("trtllm_request_queue_time_seconds",),
+    },
     "tgi": {
         "tpot": ("tgi_request_mean_time_per_token_duration",),
         "e2e": ("tgi_request_duration",),
         "queue": ("tgi_request_queue_duration",),
     },
+}
+
+#: Quantities of ``trtllm-serve``'s own page; behind Triton TensorRT-LLM shows others.
+TRTLLM_SERVE = {
+    "running": "trtllm_num_requests_running",
+    "waiting": "trtllm_num_requests_waiting",
+    "kv_usage": "trtllm_kv_cache_utilization",
+    "prompt_tokens": "trtllm_prompt_tokens_total",
+    "generation_tokens": "trtllm_generation_tokens_total",
 }
 
 _GAUGES = {
@@ -69,6 +84,7 @@ def _engine(text: str) -> str | None:
         "llama.cpp": "llamacpp:",
         "tgi": "tgi_",
         "tensorrt-llm": "nv_trt_llm_",
+        "trtllm-serve": "trtllm_",
     }
     for engine, prefix in prefixes.items():
         if re.search(rf"^{prefix}\w+(\{{| )", text, re.MULTILINE):
@@ -83,17 +99,14 @@ def read(document: Document) -> Iterator[Point]:
     if engine is None:
         return
     point = Point(NAME, document.name, is_run=False)
-    point.put("engine", engine, "metric names")
+    point.put("engine", "tensorrt-llm" if engine == "trtllm-serve" else engine, "metric names")
     samples = parse_metrics(text)
     _model(point, samples)
-    values = read_metrics(text, engine)
-    for quantity, column in _GAUGES.items():
-        if quantity in values:
-            name = ENGINES[engine][quantity].names[0]
-            point.put(column, values[quantity], name, values[quantity])
-    for quantity in _COUNTERS:
-        if quantity in values:
-            point.put(f"_{quantity}", values[quantity], ENGINES[engine][quantity].names[0])
+    for quantity, (name, value) in _quantities(engine, text, samples).items():
+        if quantity in _GAUGES:
+            point.put(_GAUGES[quantity], value, name, value)
+        if quantity in _COUNTERS:
+            point.put(f"_{quantity}", value, name)
     used = [s.value for s in samples if s.labels.get("kv_cache_block_type") == "used"]
     if used:
         point.put("kv_used_blocks", sum(used), "kv_cache_block_type used", used[0])
@@ -108,6 +121,20 @@ def read(document: Document) -> Iterator[Point]:
         "a second snapshot to get a run",
     )
     yield point
+
+
+def _quantities(engine: str, text: str, samples: Sequence[Sample]) -> dict[str, tuple[str, float]]:
+    """Gauges and counters by quantity: the metric's name and its value over all label sets."""
+    if engine in ENGINES:
+        values = read_metrics(text, engine)
+        return {q: (ENGINES[engine][q].names[0], value) for q, value in values.items()}
+    found = {}
+    for quantity, name in TRTLLM_SERVE.items():
+        values_of = [s.value for s in samples if s.name == name]
+        if values_of:
+            total = sum(values_of)
+            found[quantity] = (name, total / len(values_of) if quantity == "kv_usage" else total)
+    return found
 
 
 def _model(point: Point, samples: Sequence[Sample]) -> None:
