@@ -11,7 +11,7 @@ from servefit.profiling.measure import Measurement
 from servefit.profiling.metrics import Metrics
 from servefit.profiling.plan import Point
 from servefit.profiling.record import Ask, Record
-from servefit.profiling.rows import measured_row
+from servefit.profiling.rows import measured_row, percentiles
 from servefit.profiling.server import Server
 from servefit.profiling.window import Window
 
@@ -70,6 +70,16 @@ def test_a_window_of_the_metrics_that_is_not_ours_gives_no_time_outside():
     found = row(QUEUE | longer)
     assert found["outside_engine_mean_s"] == 0.0
     assert found["mean_batch"] == pytest.approx(RATE_PER_S * (E2E_S - 3))
+
+
+def test_an_answer_in_one_chunk_says_nothing_of_tpot():
+    record = Record(Ask(10, 4), scheduled_s=0.0, sent_s=0.0, output_tokens=4)
+    record.first_token_s = record.last_token_s = 2.0
+    assert (record.ttft_s, record.e2e_s, record.tpot_s) == (2.0, 2.0, None)
+
+
+def test_times_between_chunks_that_were_read_together_are_unknown_not_zero():
+    assert percentiles("itl", [0.0, 0.0, 0.0, 0.3]) == {"itl_median_s": None, "itl_p99_s": 0.3}
 
 
 def test_vllm_reports_service_and_prefill_times():
