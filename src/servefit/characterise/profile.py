@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servefit.characterise.classify import GROUP_ORDER, OUTSIDE, group_of
@@ -159,17 +159,9 @@ class Profile:
         steps = self.steps_of(part)
         return sum(s.wall_s for s in steps) if steps else None
 
-    def quietest(self, share: float) -> Profile:
-        """Only the fastest ``share`` of the marked steps of each batch and phase, at least one.
-
-        What else a shared machine does can only make a step slower.
-        """
-        chosen: set[int] = set()
-        for part in dict.fromkeys((s.size, s.phase) for s in self.steps):
-            mine = [i for i, s in enumerate(self.steps) if (s.size, s.phase) == part]
-            mine.sort(key=lambda i: self.steps[i].wall_s)
-            chosen.update(mine[: max(1, round(share * len(mine)))])
-        renumbered = {old: new for new, old in enumerate(sorted(chosen))}
+    def only_steps(self, kept: Collection[int]) -> Profile:
+        """Only these of the marked steps, and kernels outside of any."""
+        renumbered = {old: new for new, old in enumerate(sorted(kept))}
         return replace(
             self,
             steps=tuple(self.steps[i] for i in renumbered),
@@ -179,6 +171,23 @@ class Profile:
                 if k.step is None or k.step in renumbered
             ),
         )
+
+
+def quietest(profiles: Sequence[Profile], share: float) -> list[Profile]:
+    """Only the fastest ``share`` of the marked steps of each batch and phase, at least one.
+
+    Over all profiles: what else a shared machine does can only make a step slower, so that of
+    several captures of a batch the undisturbed ones are kept.
+    """
+    steps: dict[Part, list[tuple[float, int, int]]] = defaultdict(list)
+    for number, profile in enumerate(profiles):
+        for index, step in enumerate(profile.steps):
+            steps[step.size, step.phase].append((step.wall_s, number, index))
+    kept: list[set[int]] = [set() for _ in profiles]
+    for mine in steps.values():
+        for _, number, index in sorted(mine)[: max(1, round(share * len(mine)))]:
+            kept[number].add(index)
+    return [p.only_steps(chosen) for p, chosen in zip(profiles, kept, strict=True)]
 
 
 def shares(times: Mapping[str, float]) -> dict[str, float]:

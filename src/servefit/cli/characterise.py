@@ -34,7 +34,9 @@ _AT = re.compile(r"(?P<file>.+)@(?P<size>\d+,\d+,\d+)(?:,(?P<phase>prefill|decod
     "--gpu", metavar="NAME", help="What it ran on: the roofline. See `servefit hardware`."
 )
 @click.option("--hardware-file", multiple=True, metavar="TOML", help="Accelerators of your own.")
-@click.option("--calibration", metavar="FILE", help="A step law's: its terms stand beside.")
+@click.option(
+    "--calibration", metavar="FILE", help="A step law's, or prior:step: its terms beside."
+)
 @click.option("--tensor-parallel-size", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--dtype", help="Number format of the weights. Default: the model's.")
 @click.option("--kv-cache-dtype", help="Number format of the KV cache. Default: as the weights.")
@@ -45,7 +47,8 @@ _AT = re.compile(r"(?P<file>.+)@(?P<size>\d+,\d+,\d+)(?:,(?P<phase>prefill|decod
     "--quietest",
     type=click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
-    help="Use only this share of each batch's steps, the fastest: for shared machines.",
+    help="Use only this share of each batch's steps over all files, the fastest: for machines "
+    "that others use too.",
 )
 @click.option("--figures", "figures_dir", metavar="FOLDER", help="Write the figures there.")
 @click.option(
@@ -135,9 +138,9 @@ def command(
     hardware = _hardware(gpu, hardware_file, options["output"] if engine else None)
     calibration = None
     if options["calibration"]:
-        from servefit.calibration import load_calibration
+        from servefit.api import as_calibration
 
-        calibration = load_calibration(options["calibration"])
+        calibration = as_calibration(options["calibration"])
     lines = lines_of(profiles, shape, hardware, calibration, options["tensor_parallel_size"])
     if options["figures_dir"]:
         _draw(profiles, lines, shape, hardware, options["figures_dir"], options["suffix"])
@@ -200,17 +203,17 @@ def _capture(
     )
 
 
-def _read(paths: Sequence[str], tables: Sequence[str], quietest: float | None) -> list[Profile]:
+def _read(paths: Sequence[str], tables: Sequence[str], share: float | None) -> list[Profile]:
     from servefit.characterise.classify import load_kernel_table
+    from servefit.characterise.profile import quietest
     from servefit.characterise.readers import read_profile
 
     table = load_kernel_table(tables)
     profiles = []
     for text in paths:
         file, size, phase = _split(text)
-        profile = replace(read_profile(file, table), size=size, phase=phase)
-        profiles.append(profile if quietest is None else profile.quietest(quietest))
-    return profiles
+        profiles.append(replace(read_profile(file, table), size=size, phase=phase))
+    return profiles if share is None else quietest(profiles, share)
 
 
 def _split(text: str) -> tuple[str, Size | None, str | None]:

@@ -81,7 +81,6 @@ def _counters(profile: Profile) -> None:
         (
             *("kernel class", "launches", "time", "DRAM bytes", "FLOPs/byte", "TFLOP/s"),
             *(f"{title} %" for _, title in PERCENTAGES),
-            "main stall",
         ),
         [
             (
@@ -92,13 +91,16 @@ def _counters(profile: Profile) -> None:
                 _or_dash(row["intensity_flops_per_byte"], ".2f"),
                 _tera(row["flops_per_s"]),
                 *(_or_dash(row[field], ".1f") for field, _ in PERCENTAGES),
-                next((f"{r} {v:.0f} %" for r, v in row["stalls_pct"].items()), "-"),
             )
             for row in rows
         ],
         title=f"{profile.source}: {profile.tool}, means weighted by duration",
-        left=("kernel class", "main stall"),
+        left=("kernel class",),
     )
+    for row in rows:
+        stalls = [f"{r} {v:.0f} %" for r, v in list(row["stalls_pct"].items())[:3]]
+        if stalls:
+            click.echo(f"{row['kernel_class']} stalls: {', '.join(stalls)}")
 
 
 def _metrics(profile: Profile) -> None:
