@@ -10,12 +10,12 @@ import click
 
 from servefit.cli import common
 from servefit.cli.params import NUMBERS
-from servefit.cli.serving import given_workload, schedule_options, workload_option
+from servefit.cli.question import question_options
+from servefit.cli.serving import given_workload, schedule_options
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
-    from servefit.advise import Advice, Problem, RelativeSlo, Slo, Terms
-    from servefit.advise.decision import Candidate
+    from servefit.advise import Problem, RelativeSlo, Slo, Terms
     from servefit.advise.measured import MeasuredRuns
     from servefit.models import ModelShape
 
@@ -37,71 +37,13 @@ _BOUNDS = ("max_num_batched_tokens", "kv_capacity_tokens")
     help="Choose from these measured runs instead: no calibration, no model. Repeatable.",
 )
 @common.where_option
-@click.option("--model", help="Name in the catalogue, or path of a config.json or its folder.")
-@click.option("--input-tokens", type=float, help="Mean prompt length.")
-@click.option("--output-tokens", type=float, help="Mean answer length.")
-@workload_option
-@click.option(
-    "--fit-probability",
-    type=float,
-    default=0.99,
-    show_default=True,
-    help="With which the running requests of a --workload must fit the KV cache.",
-)
-@click.option(
-    "--slo",
-    "slo_texts",
-    multiple=True,
-    metavar="LATENCY=LIMIT",
-    help="Limit on a mean latency: tpot=40ms, ttft=200ms, e2e=2s; or a multiple of the same "
-    "curve's at a reference batch: e2e=1.5x@32. Repeat it, or separate by commas.",
-)
-@click.option(
-    "--rule",
-    type=click.Choice(["efficiency", "tolerance"]),
-    default="efficiency",
-    show_default=True,
-    help="efficiency: most throughput with T(B)/(B T(1)) > epsilon (Eq. 13). tolerance: smallest "
-    "batch within a share epsilon of the best feasible throughput.",
-)
-@click.option("--epsilon", type=float, default=0.1, show_default=True, help="Of the rule.")
-@click.option(
-    "--confidence",
-    type=float,
-    default=0.9,
-    show_default=True,
-    help="With which the SLO must hold, one-sided; 0.5 is the point estimate.",
-)
 @click.option(
     "--candidates",
     type=NUMBERS,
     metavar="LIST",
     help="Batch caps to choose from: 1,2,4,8 or 1..512. Default: every integer that fits.",
 )
-@click.option("--gpu", metavar="NAME", help="Where it will run; default: where it was measured.")
-@click.option("--tensor-parallel-size", type=click.IntRange(min=1), help="GPUs of one replica.")
-@click.option("--dtype", help="Number format of the weights; default: the model's own.")
-@click.option("--kv-cache-dtype", help="Number format of the KV cache; default: that of weights.")
-@click.option(
-    "--engine",
-    type=click.Choice(["vllm", "sglang", "tensorrt-llm", "llama.cpp"]),
-    default="vllm",
-    show_default=True,
-    help="Whose settings to print.",
-)
-@click.option(
-    "--gpu-memory-utilization",
-    type=float,
-    default=0.9,
-    show_default=True,
-    help="Share of GPU memory that the engine takes by default (recent vLLM: 0.92).",
-)
-@click.option(
-    "--other-memory",
-    metavar="SIZE",
-    help="Activations, CUDA graphs and runtime on one GPU, as the engine's log says; 2GiB is "
-    "assumed where it is not given.",
-)
+@question_options
 @schedule_options
 @click.option(
     "--single-throughput",
@@ -109,7 +51,6 @@ _BOUNDS = ("max_num_batched_tokens", "kv_capacity_tokens")
     metavar="TOKENS_PER_S",
     help="T(1) for --measured, where no run at batch 1 is at hand.",
 )
-@click.option("--rate", type=float, metavar="R", help="Requests per second to serve.")
 @common.json_option
 def command(
     calibration: str | None,
@@ -146,6 +87,7 @@ def command(
         --slo tpot=20ms --rule tolerance --rate 50
     """
     from servefit.advise import Infeasible, Terms, get_engine, parse_slos, recommend
+    from servefit.advise.document import advice_as_json
     from servefit.units import parse_bytes
 
     if bool(calibration) == bool(measured):
@@ -268,48 +210,3 @@ def _measured_model(
     if model.stored_bytes is not None:
         weights = None  # Of quantised weights the runs name what they are computed in.
     return model.with_dtypes(weights, cache), ()
-
-
-def advice_as_json(answer: Advice, warnings: Sequence[str]) -> dict[str, Any]:
-    """The advice in SI units; unknown is null."""
-    decision, point = answer.decision, answer.point_estimate
-    return {
-        "feasible": True,
-        "batch_cap": decision.chosen.batch_cap,
-        "bounded_by": decision.bounded_by,
-        "rule": answer.objective.rule,
-        "epsilon": answer.objective.epsilon,
-        "slos": answer.objective.slos,
-        "confidence": answer.curve.confidence,
-        "prediction": _candidate(decision.chosen),
-        "point_estimate": None if point is None else _candidate(point),
-        "alternatives": [
-            {
-                **_candidate(other.candidate),
-                "throughput_change": other.throughput_change,
-                **{f"{name}_change": value for name, value in other.latency_change.items()},
-                "breaks": other.breaks,
-            }
-            for other in decision.alternatives
-        ],
-        "kv_bytes": answer.kv_bytes,
-        "freed_bytes": answer.freed_bytes,
-        "memory": answer.memory,
-        "settings": answer.settings,
-        "replicas": answer.replicas,
-        "warnings": warnings,
-    }
-
-
-def _candidate(point: Candidate) -> dict[str, Any]:
-    """One point of the curve; ``_bound`` values hold with the stated confidence."""
-    return {
-        "batch_cap": point.batch_cap,
-        "batch": point.batch,
-        "efficiency": point.efficiency,
-        "requests_per_s": point.requests_per_s,
-        "total_tokens_per_s": point.total_tokens_per_s,
-        "total_tokens_per_s_bound": point.throughput_bound,
-        **{f"{name}_s": value for name, value in point.latency_s.items()},
-        **{f"{name}_s_bound": value for name, value in point.latency_bound_s.items()},
-    }

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.errors import ServefitError
+from servefit.plain import to_plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,25 +136,6 @@ def mask(table: RunTable, selections: Sequence[str], option: str) -> Any:
 def echo_json(value: object) -> None:
     """Print ``value`` as JSON; numpy and dataclasses are unpacked, NaN and infinity are null."""
     click.echo(json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def to_plain(value: object) -> Any:
-    """``value`` in JSON's types; what is not finite is ``None``."""
-    if isinstance(value, bool | int | str | None):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(k): to_plain(v) for k, v in value.items()}
-    if hasattr(value, "tolist"):  # numpy scalars and arrays, polars series
-        return to_plain(value.tolist())
-    if hasattr(value, "to_list"):
-        return to_plain(value.to_list())
-    if isinstance(value, Iterable):
-        return [to_plain(v) for v in value]
-    return str(value)
 
 
 def console(*, stderr: bool = False) -> Console:

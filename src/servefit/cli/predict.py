@@ -10,6 +10,7 @@ from servefit.cli import common
 from servefit.cli.params import NUMBERS
 from servefit.cli.serving import given_workload, schedule_options, workload_option
 from servefit.errors import ServefitError
+from servefit.plain import to_plain
 
 if TYPE_CHECKING:
     from servefit.calibration import Calibration
@@ -147,7 +148,7 @@ def _entry(columns: dict[str, Any], index: int, shape: tuple[int, ...]) -> dict[
         if isinstance(values, dict)
         else values[index]
         if isinstance(values, list)
-        else common.to_plain(np.broadcast_to(values, shape)[index])
+        else to_plain(np.broadcast_to(values, shape)[index])
         for name, values in columns.items()
     }
 

@@ -133,7 +133,7 @@ def command(
 
 def _as_json(chooser: TuneChooser) -> dict[str, Any]:
     from servefit.advise import Infeasible
-    from servefit.cli.advise import advice_as_json
+    from servefit.advise.document import advice_as_json
 
     answer = chooser.answer
     assert answer is not None
