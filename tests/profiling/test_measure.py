@@ -51,13 +51,13 @@ def measured(
 def test_counts_agree_exactly_with_the_server_at_any_load(stub: Stub, in_flight: int) -> None:
     stub.script(step_s=0.005, tokens_per_chunk=3)
     rng = random.Random(in_flight)
-    asks = [Ask(rng.randint(1, 30), rng.randint(1, 40)) for _ in range(in_flight + 40)]
+    asks = [Ask(rng.randint(1, 30), rng.randint(1, 40)) for _ in range(in_flight + 10)]
 
     async def work() -> Load:
         async with Client(stub.url) as client:
             server = await probe(client, await discover(client))
             load = Load(client, server, await make_prompts(client, server, rng))
-            await load.open(iter([(i / in_flight / 5, ask) for i, ask in enumerate(asks)]))
+            await load.open(iter([(0.12 * i / in_flight, ask) for i, ask in enumerate(asks)]))
             return load
 
     load = run(work())
