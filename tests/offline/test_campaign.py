@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from servefit.cli import cli
 from servefit.errors import ServefitError
+from servefit.offline import engine as engine_module
 from servefit.offline.campaign import OfflineCampaign, OfflineTarget, steps_path
 from servefit.offline.engine import VllmEngine
 from servefit.offline.measure import MIN_BATCHES
@@ -68,7 +69,9 @@ class Fixture:
 
 
 @pytest.fixture
-def offline(tmp_path: Path) -> Fixture:
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fixture:
+    """On a machine where nothing else runs."""
+    monkeypatch.setattr(engine_module, "waited_s", lambda thread: 0.0)
     return Fixture(tmp_path)
 
 
@@ -94,6 +97,26 @@ def test_the_warm_up_is_in_no_step_and_no_count(offline: Fixture):
     batches = row["num_requests"] / 2
     assert {step["n"] for step in offline.steps()} == {batches}
     assert row["warmup_s"] > 0
+
+
+def test_batches_that_waited_for_a_core_are_left_out_where_enough_did_not(
+    offline: Fixture, monkeypatch: pytest.MonkeyPatch
+):
+    waited, until_s = [0.0], time.perf_counter() + 0.1
+
+    def ten_ms_at_each_look(thread: int) -> float:
+        waited[0] += 0.01 if time.perf_counter() < until_s else 0.0
+        return waited[0]
+
+    monkeypatch.setattr(engine_module, "waited_s", ten_ms_at_each_look)
+    (row,) = offline.run(batch=[2])
+    assert row["left_out_batches"] > 0
+    assert row["waited_share"] == 0.0
+    assert row["flags"] == "time_up"
+    until_s += 10
+    (row,) = offline.run(batch=[3])
+    assert row["left_out_batches"] == 0
+    assert row["flags"].endswith(f"{row['batches']} of {row['batches']} batches waited for a core")
 
 
 def test_the_engine_is_made_just_large_enough_and_the_user_has_the_last_word(offline: Fixture):

@@ -44,6 +44,14 @@ def test_a_row_is_the_median_over_steps_of_one_shape():
     assert rows[0]["mean_decode_context_tokens"] == pytest.approx(10.5)
 
 
+def test_steps_that_waited_for_a_core_are_left_out_unless_all_did():
+    waited = Step(DECODE, 9.0, waited_s=4.0)
+    (some,) = step_rows([Step(DECODE, 3.0), waited])
+    assert (some["step_time_s"], some["n"], some["left_out"], some["flags"]) == (3.0, 1, 1, None)
+    (none,) = step_rows([waited])
+    assert (none["step_time_s"], none["n"], none["flags"]) == (9.0, 1, "disturbed")
+
+
 def test_rows_make_a_table_of_steps_that_is_read_back_without_a_problem(tmp_path):
     rows = [{"model": "opt-125m", **row} for row in step_rows([Step(PREFILL, 0.1)])]
     write_table(pl.DataFrame(rows), tmp_path / "steps.csv")

@@ -43,7 +43,9 @@ def test_every_batch_is_one_prefill_and_a_decode_step_for_each_further_token(fol
     steps = read(folder / "runs.steps.jsonl")
     for row in read(folder / "runs.jsonl"):
         batch, mine = row["batch"], [s for s in steps if s["point_id"] == row["point_id"]]
-        assert row["completed"] / batch == mine[0]["n"], "warm-up left out, nothing else"
+        batches = row["batches"] + row["left_out_batches"]
+        assert row["completed"] == batch * row["batches"]
+        assert {s["n"] + s["left_out"] for s in mine} == {batches}, "without the warm-up"
         prefill, *decode = mine
         assert (prefill["phase"], prefill["prefill_tokens"]) == ("context", batch * INPUT)
         assert {(s["phase"], s["decode_requests"]) for s in decode} == {("decode", batch)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,7 @@ import numpy as np
 
 from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
+from servefit.hardware.measure import UNDISTURBED_SHARE, waited_s
 from servefit.offline.steps import Step, shape_of
 
 #: vLLM's own settings that make a step end when `LLMEngine.step` returns, keep prompts from
@@ -52,6 +54,16 @@ class BatchRun:
     output_tokens: tuple[int, ...]
     peak_requests: int
     preemptions: int
+
+    @property
+    def waited_share(self) -> float:
+        """Share of its time in which the engine's thread waited for a core."""
+        return sum(step.waited_s for step in self.steps) / self.e2e_s
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the thread had its core (nearly) to itself."""
+        return self.waited_share <= UNDISTURBED_SHARE
 
 
 #: Opens a context around each step, given the tokens that each request has answered so far.
@@ -205,19 +217,20 @@ class VllmEngine:
         peak = preemptions = 0
         first_s: dict[str, float] = {}
         tokens = dict.fromkeys(names, 0)
+        thread = threading.get_native_id()
         start_s = end_s = time.perf_counter()
         while self._llm.has_unfinished_requests():
-            begun_s = time.perf_counter()
+            begun_s, waited_before_s = time.perf_counter(), waited_s(thread)
             with around(tokens.values()):
                 outputs = self._step()
-            end_s = time.perf_counter()
+            end_s, waiting_s = time.perf_counter(), waited_s(thread) - waited_before_s
             scheduled = self._watch.take()
             for output in outputs:
                 tokens[output.request_id] += len(output.outputs[0].token_ids)
                 first_s.setdefault(output.request_id, end_s)
             if scheduled is not None:
                 shape = shape_of(scheduled.tokens, scheduled.computed, input_tokens)
-                steps.append(Step(shape, end_s - begun_s))
+                steps.append(Step(shape, end_s - begun_s, waiting_s))
                 peak = max(peak, shape.requests)
                 preemptions += scheduled.resumed
             if end_s > give_up_s and self._llm.has_unfinished_requests():

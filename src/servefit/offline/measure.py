@@ -73,8 +73,8 @@ class OfflineMeasurement:
 
     Attributes:
         size: what was run.
-        batches: the measured batches.
-        warmup_s: time of the batch before them, which is left out.
+        batches: every batch but the warm-up.
+        warmup_s: time of the batch before them.
         stopped_by: ``precision`` or ``time``.
     """
 
@@ -85,7 +85,7 @@ class OfflineMeasurement:
 
     @property
     def steps(self) -> Iterator[Step]:
-        """Every step of the measured batches."""
+        """Every step of every batch."""
         return itertools.chain.from_iterable(run.steps for run in self.batches)
 
 
@@ -145,41 +145,55 @@ def measure(
     return OfflineMeasurement(size, tuple(batches), warmup_s, stopped_by)
 
 
+def usable(batches: Sequence[BatchRun]) -> Sequence[BatchRun]:
+    """The batches that a row is made of: those that did not wait for a core, if there are enough.
+
+    Something else on the machine can only make a batch slower.
+    """
+    alone = [run for run in batches if run.undisturbed]
+    return alone if len(alone) >= MIN_BATCHES else batches
+
+
 def relative_error(batches: Sequence[BatchRun]) -> float:
     """Half width of the 95 % interval of the mean E2E, relative; infinite below 2 batches."""
-    if len(batches) < 2:
+    used = usable(batches)
+    if len(used) < 2:
         return math.inf
-    return relative_half_width(np.array([b.e2e_s for b in batches]))
+    return relative_half_width(np.array([run.e2e_s for run in used]))
 
 
 def measured_columns(m: OfflineMeasurement) -> dict[str, Any]:
     """The results of a point in the columns of the table of runs.
 
-    The batches run one after the other, so that rates are theirs over the sum of their E2E. E2E is
+    The `usable` batches run one after the other: rates are theirs over the sum of their E2E. E2E is
     that of the whole batch; where all prompts were computed in one step it is that of each request,
     and TPOT = (E2E - TTFT)/(output tokens - 1). Where they took several, prompts have waited and
     requests did not run abreast: TPOT and the TTFT in service are ``None``, and a flag says so.
     Extra columns: the batch's time in steps of each phase.
     """
-    size, n = m.size, len(m.batches)
-    duration_s = sum(run.e2e_s for run in m.batches)
+    size, used = m.size, usable(m.batches)
+    n, steps = len(used), [step for run in used for step in run.steps]
+    duration_s = sum(run.e2e_s for run in used)
     rate = n * size.batch / duration_s
-    e2e_s, ttft_s = duration_s / n, fmean(run.ttft_s for run in m.batches)
-    phases = time_by_phase(m.steps)
+    e2e_s, ttft_s = duration_s / n, fmean(run.ttft_s for run in used)
+    phases = time_by_phase(steps)
     stepping_s = sum(phases.values())
-    live = sum(step.shape.live_tokens * step.time_s for step in m.steps)
-    prompt_steps = max(sum(s.shape.prefill_requests > 0 for s in run.steps) for run in m.batches)
+    live = sum(step.shape.live_tokens * step.time_s for step in steps)
+    prompt_steps = max(sum(s.shape.prefill_requests > 0 for s in run.steps) for run in used)
+    disturbed = sum(not run.undisturbed for run in used)
     error = relative_error(m.batches)
     abreast = prompt_steps == 1
     flags = ["time_up"] if m.stopped_by == "time" else []
     if not abreast:
         flags.append(f"prompts_took_{prompt_steps}_steps: they waited, TPOT is unknown")
+    if disturbed:
+        flags.append(f"disturbed: {disturbed} of {n} batches waited for a core")
     return {
         "input_tokens": size.input_tokens,
         "output_tokens": size.output_tokens,
         "batch": size.batch,
         "mean_batch": float(size.batch) if abreast else None,
-        "peak_batch": max(run.peak_requests for run in m.batches),
+        "peak_batch": max(run.peak_requests for run in used),
         "num_requests": n * size.batch,
         "completed": n * size.batch,
         "duration_s": duration_s,
@@ -204,6 +218,9 @@ def measured_columns(m: OfflineMeasurement) -> dict[str, Any]:
         "decode_time_s": phases["decode"] / n,
         "mixed_time_s": phases["mixed"] / n,
         "between_steps_s": e2e_s - stepping_s / n,
+        "batches": n,
+        "left_out_batches": len(m.batches) - n,
+        "waited_share": fmean(run.waited_share for run in used),
         "flags": "; ".join(flags) or None,
     }
 

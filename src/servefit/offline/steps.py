@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from servefit.hardware.measure import UNDISTURBED_SHARE
+
 Phase = Literal["context", "decode", "mixed"]
 
 
@@ -61,10 +63,22 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step and its time by the wall clock: scheduling, forward pass, sampling, outputs."""
+    """A step and its time by the wall clock: scheduling, forward pass, sampling, outputs.
+
+    Attributes:
+        shape: what it computed.
+        time_s: from call to return.
+        waited_s: of that, what the calling thread waited for a core that something else ran on.
+    """
 
     shape: StepShape
     time_s: float
+    waited_s: float = 0.0
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the thread had its core (nearly) to itself."""
+        return self.waited_s <= UNDISTURBED_SHARE * self.time_s
 
 
 def shape_of(
@@ -99,11 +113,25 @@ def time_by_phase(steps: Iterable[Step]) -> dict[Phase, float]:
 
 
 def step_rows(steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """A row for each distinct shape, in order of appearance: the median time over its steps."""
-    times: dict[StepShape, list[float]] = {}
+    """A row for each distinct shape, in order of appearance: the median time over its steps.
+
+    Steps that waited for a core are left out, ``left_out`` says how many; where all of a shape did,
+    all are kept and the row is flagged.
+    """
+    by_shape: dict[StepShape, list[Step]] = {}
     for step in steps:
-        times.setdefault(step.shape, []).append(step.time_s)
-    return [
-        {"step_time_s": statistics.median(values), **shape.as_row(), "n": len(values)}
-        for shape, values in times.items()
-    ]
+        by_shape.setdefault(step.shape, []).append(step)
+    rows = []
+    for shape, same in by_shape.items():
+        alone = [step for step in same if step.undisturbed]
+        used = alone or same
+        rows.append(
+            {
+                "step_time_s": statistics.median(step.time_s for step in used),
+                **shape.as_row(),
+                "n": len(used),
+                "left_out": len(same) - len(used),
+                "flags": None if alone else "disturbed",
+            }
+        )
+    return rows
