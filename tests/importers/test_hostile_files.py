@@ -216,6 +216,12 @@ def test_text_around_json_lines_is_passed_over(tmp_path: Path) -> None:
     assert len(result.points) == 3
 
 
+def test_a_result_printed_after_a_log_is_found(tmp_path: Path) -> None:
+    record = json.loads((FIXTURES / "vllm_serve_2023.json").read_text())
+    text = f"INFO starting {{now}}\n{{\nwarming up\n{json.dumps(record, indent=2)}\nbye\n"
+    assert len(read(saved(tmp_path, text)).points) == 1
+
+
 def test_lines_that_do_not_parse_are_named_and_cost_no_other(tmp_path: Path) -> None:
     good = (FIXTURES / "sglang_serving.jsonl").read_text().splitlines()
     for text, says in (

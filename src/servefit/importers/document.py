@@ -24,6 +24,11 @@ _YAML = re.compile(r"^(?:benchmarks|load_summary):\s*$", re.MULTILINE)
 
 _SPACE = re.compile(r"[\s,\ufeff]*")
 
+#: Where an object over several lines begins, and how many are tried.
+_OBJECT = re.compile(r"^[ \t]*(?=\{\s*(?:\"|$))", re.MULTILINE)
+_MAX_EMBEDDED = 100
+_MAX_AROUND = 16 * 1024**2
+
 #: Lines that are named; there may be more.
 _MAX_BAD_LINES = 1000
 
@@ -189,6 +194,23 @@ def _several(source: Source, error: str) -> Document:
         values.append(value)
         at = _skip_space(text, end)
     return Document(source, "json", values)
+
+
+def embedded(document: Document) -> list[Record]:
+    """Objects over several lines inside a text, such as a result printed after a log."""
+    decoder = json.JSONDecoder(parse_int=_integer)
+    text, found, tries = document.text, list[Record](), 0
+    at = 0
+    while len(text) < _MAX_AROUND and tries < _MAX_EMBEDDED and (match := _OBJECT.search(text, at)):
+        tries += 1
+        try:
+            value, at = decoder.raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            at = match.end() + 1
+            continue
+        if isinstance(value, dict) and len(value) > 1:
+            found.append(value)
+    return found
 
 
 def _skip_space(text: str, at: int) -> int:

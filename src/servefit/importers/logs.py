@@ -11,6 +11,9 @@ from servefit.importers.point import Point, Value, excerpt
 
 GIB = 1024.0**3
 
+#: As much of a line as is searched; the longest are lists of arguments.
+MAX_LOGGED = 20_000
+
 
 @dataclass(frozen=True)
 class Fact:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol, cast
 
-from servefit.importers.document import Document
+from servefit.importers.document import Document, embedded
 from servefit.importers.point import Point
 
 #: Modules of `servefit.importers.formats`; the more particular come before the more general.
@@ -74,9 +74,14 @@ def find(document: Document) -> tuple[Format, Document] | None:
 def _views(document: Document) -> Iterator[Document]:
     """The document; then, where it is JSON, what wrappers put results into.
 
-    Those are later items of a list, a list under a key, and objects by name.
+    Those are later items of a list, a list under a key, and objects by name; in text, objects over
+    several lines.
     """
     yield document
+    if document.kind == "text":
+        if objects := embedded(document):
+            yield replace(document, kind="json", value=objects)
+        return
     if document.kind != "json":
         return
     value = document.value

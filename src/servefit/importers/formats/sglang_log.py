@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from servefit.importers.document import Document
 from servefit.importers.fields import to_number
 from servefit.importers.logs import (
+    MAX_LOGGED,
     Fact,
     Sampled,
     gibibytes,
@@ -90,8 +91,9 @@ def read(document: Document) -> Iterator[Point]:
     point.put("engine", "sglang", "format")
     names = ("running_requests", "kv_usage", "generation_tokens_per_s", "waiting_requests")
     sampled = {name: Sampled() for name in names}
-    for number, line in enumerate(document.source.lines(), start=1):
-        take_facts(point, line[:20_000], number, FACTS)
+    for number, long_line in enumerate(document.source.lines(), start=1):
+        line = long_line[:MAX_LOGGED]
+        take_facts(point, line, number, FACTS)
         if match := _DECODE.search(line):
             for name, group in zip(names, match.groups(), strict=True):
                 if (value := to_number(group)) is not None:

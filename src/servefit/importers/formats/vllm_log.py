@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from servefit.importers.document import Document
 from servefit.importers.fields import to_number
 from servefit.importers.logs import (
+    MAX_LOGGED,
     Fact,
     Sampled,
     gibibytes,
@@ -147,13 +148,14 @@ def read(document: Document) -> Iterator[Point]:
         name: Sampled()
         for name in ("generation_tokens_per_s", "running_requests", "waiting_requests", "kv_usage")
     }
-    for number, line in enumerate(document.source.lines(), start=1):
-        take_facts(point, _DRAFT.sub("", line[:20_000]), number, FACTS)
-        take_facts(point, line[:20_000], number, SPECULATION)
+    for number, long_line in enumerate(document.source.lines(), start=1):
+        line = long_line[:MAX_LOGGED]
+        take_facts(point, _DRAFT.sub("", line), number, FACTS)
+        take_facts(point, line, number, SPECULATION)
         if match := _STATS.search(line):
             _sample(sampled, match)
         for pattern, cause in FAILURES:
-            if found := pattern.search(line[:20_000]):
+            if found := pattern.search(line):
                 say_failure(point, number, cause, found[0])
     for name, values in sampled.items():
         put_sampled(point, name, values, "periodic statistics")
