@@ -83,7 +83,7 @@ def test_classes_and_unclassified_kernels_are_printed(files):
     text = invoke("characterise", files / "summary.csv")
     assert "60.0%" in text
     assert "unclassified, 1.00 µs: void acme::warp_thing<float, 3>(float*)" in text
-    assert "append @BATCH,INPUT,OUTPUT" in text
+    assert "give --at BATCH,INPUT,OUTPUT" in text
 
 
 def test_counters_of_a_known_batch_make_table_1(files):
@@ -115,6 +115,15 @@ def test_a_phase_may_be_said_for_a_file_without_marks(files):
     groups = [x["group"] for x in answer["measured_and_predicted"]]
     assert groups == ["attention", "GEMM", "other", "unclassified"]
     assert answer["measured_and_predicted"][0]["measured_s"] is None, "steps are unknown"
+
+
+def test_at_is_of_files_that_do_not_say_it(files):
+    names = (files / "summary.csv", f"{files / 'counters.csv'}@8,1,2", files / "cpu.json")
+    answer = json.loads(invoke("characterise", *names, "--at", "4,16,3,decode", "--json"))
+    summary, counters, trace = answer["files"]
+    assert {(r["batch"], r["phase"]) for r in summary["classes"]} == {(4, "decode")}
+    assert counters["counters"][0]["batch"] == 8
+    assert trace["classes"][0]["output_tokens"] == 3
 
 
 def test_figures_are_written(files):
@@ -163,6 +172,9 @@ def test_a_dry_run_prints_the_command_of_nsights_tools(tool, monkeypatch):
         (("--engine", "vllm-offline"), "--engine: needs --model"),
         ((*CAPTURE, "--set", "eager"), "expected NAME=VALUE"),
         (("/absent@1,2,3",), "/absent: cannot be read"),
+        (("/absent@1,2",), "'1,2': expected BATCH,INPUT,OUTPUT"),
+        (("/absent", "--at", "1,2,3,both"), "expected BATCH,INPUT,OUTPUT"),
+        (("/absent@0,2,3",), "batch = 0: must be at least 1"),
     ],
 )
 def test_characterise_refuses(arguments, message):

@@ -182,9 +182,17 @@ def against_context(
     limit: float | None = None,
     limit_label: str = "",
     percent: bool = False,
-    field_format: str = "~s",
+    lines: str = "batch",
 ) -> Any:
-    """A value against the active context, a line a batch; rows have ``field`` and size columns."""
+    """A value against the active context; rows have ``field`` and size columns.
+
+    Args:
+        rows: the points.
+        field, y_title, title: what is drawn along y.
+        limit, limit_label: a line across, and what it is.
+        percent: whether the value is a share.
+        lines: ``batch``, or ``label`` for a line a batch and lengths.
+    """
     known = [r for r in rows if r.get(field) is not None]
     if not known:
         return None
@@ -195,16 +203,24 @@ def against_context(
         scale=alt.Scale(type="log", domain=[min(contexts) / 1.3, max(contexts) * 1.3], nice=False),
         axis=alt.Axis(format="~s", values=_decades(min(contexts) / 1.3, max(contexts) * 1.3)),
     )
-    axis = alt.Axis(format="%" if percent else field_format)
+    axis = alt.Axis(format="%" if percent else "~s")
     top = max([r[field] for r in known] + ([limit] if limit else []))
     scale = alt.Scale(domain=[0, 1 if percent else top * 1.1], nice=False)
     y = alt.Y(f"{field}:Q", title=y_title, axis=axis, scale=scale)
-    lines = (
+    points = alt.OverlayMarkDef(size=45, filled=True) if lines == "batch" else False
+    title_of_lines = "batch" if lines == "batch" else None
+    legend = alt.Legend() if lines == "batch" else alt.Legend(orient="bottom", columns=3)
+    order = list(dict.fromkeys(r[lines] for r in sorted(known, key=lambda r: r["batch"])))
+    drawn = (
         chart_of(known)
-        .mark_line(point=alt.OverlayMarkDef(size=45, filled=True))
-        .encode(x=x, y=y, color=alt.Color("batch:N", title="batch", sort="ascending"))
+        .mark_line(point=points)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color(f"{lines}:N", title=title_of_lines, sort=order, legend=legend),
+        )
     )
-    layers = [lines]
+    layers = [drawn]
     if limit is not None:
         rule = [{"y": limit, "text": limit_label, "x": min(contexts) / 1.2}]
         layers.append(chart_of(rule).mark_rule(color=MUTED, strokeDash=[5, 4]).encode(y="y:Q"))

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from servefit.models import ModelShape
 
 VLLM_OFFLINE = "vllm-offline"
-#: The batch and phase of a file: ``FILE@B,IL,OL`` or ``FILE@B,IL,OL,decode``.
-_AT = re.compile(r"(?P<file>.+)@(?P<size>\d+,\d+,\d+)(?:,(?P<phase>prefill|decode))?")
+_PART = re.compile(r"(?P<size>\d+,\d+,\d+)(?:,(?P<phase>prefill|decode))?", re.ASCII)
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE[@B,IL,OL[,PHASE]]]...")
+@click.option(
+    "--at",
+    metavar="B,IL,OL[,PHASE]",
+    help="Batch, lengths and phase of files that do not say it.",
+)
 @click.option("--model", help="Name or config.json path: for formulas; with --engine its folder.")
 @click.option(
     "--gpu", metavar="NAME", help="What it ran on: the roofline. See `servefit hardware`."
@@ -105,7 +109,7 @@ def command(
     FILEs are Nsight Compute CSV (`ncu --csv`, details or raw page), Nsight Systems
     cuda_gpu_kern_sum CSV or sqlite exports, and PyTorch profiler traces (.json, .json.gz).
     Steps that servefit marks say what batch they are of; say it for other files by appending
-    @BATCH,INPUT,OUTPUT and ,prefill or ,decode.
+    @BATCH,INPUT,OUTPUT and ,prefill or ,decode, or by --at.
 
     With --model, FLOPs and bytes by formula stand beside the measured times; with --gpu their
     least time; with --calibration the terms of a calibrated step law. With --engine vllm-offline,
@@ -133,7 +137,7 @@ def command(
     from servefit.characterise.compare import lines_of
     from servefit.characterise.report import document
 
-    profiles = _read(paths, options["kernel_table"], options["quietest"])
+    profiles = _read(paths, options["at"], options["kernel_table"], options["quietest"])
     shape = _shape(model, options)
     hardware = _hardware(gpu, hardware_file, options["output"] if engine else None)
     calibration = None
@@ -203,7 +207,9 @@ def _capture(
     )
 
 
-def _read(paths: Sequence[str], tables: Sequence[str], share: float | None) -> list[Profile]:
+def _read(
+    paths: Sequence[str], at: str | None, tables: Sequence[str], share: float | None
+) -> list[Profile]:
     from servefit.characterise.classify import load_kernel_table
     from servefit.characterise.profile import quietest
     from servefit.characterise.readers import read_profile
@@ -211,19 +217,30 @@ def _read(paths: Sequence[str], tables: Sequence[str], share: float | None) -> l
     table = load_kernel_table(tables)
     profiles = []
     for text in paths:
-        file, size, phase = _split(text)
+        file, size, phase = _split(text, at)
         profiles.append(replace(read_profile(file, table), size=size, phase=phase))
     return profiles if share is None else quietest(profiles, share)
 
 
-def _split(text: str) -> tuple[str, Size | None, str | None]:
+def _split(text: str, at: str | None) -> tuple[str, Size | None, str | None]:
     """File, batch and phase of an argument; a file of that very name comes first."""
+    file, sign, appended = text.rpartition("@")
+    if not sign or Path(text).exists():
+        return text, *(_part(at) if at else (None, None))
+    return file, *_part(appended)
+
+
+def _part(text: str) -> tuple[Size, str | None]:
+    """A batch and a phase, as ``4,256,256`` or ``4,256,256,decode``."""
     from servefit.characterise.run import Size
 
-    match = _AT.fullmatch(text)
-    if match is None or Path(text).exists():
-        return text, None, None
-    return match["file"], Size(*map(int, match["size"].split(","))), match["phase"]
+    match = _PART.fullmatch(text)
+    if match is None:
+        raise ServefitError(
+            f"{text!r}: expected BATCH,INPUT,OUTPUT or BATCH,INPUT,OUTPUT,PHASE with the phase "
+            "prefill or decode, as 16,256,128,decode"
+        )
+    return Size(*(int(n) for n in match["size"].split(","))), match["phase"]
 
 
 def _shape(model: str | None, options: Mapping[str, Any]) -> ModelShape | None:

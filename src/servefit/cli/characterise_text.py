@@ -33,8 +33,8 @@ def report(profiles: Sequence[Profile], lines: Sequence[Line]) -> None:
         _held_together(lines)
     elif any(p.kernels for p in profiles):
         click.echo(
-            "No file says what batch and phase it is of: append @BATCH,INPUT,OUTPUT,decode to hold "
-            "it against the formula."
+            "No file says what batch and phase it is of: give --at BATCH,INPUT,OUTPUT,decode to "
+            "hold it against the formula."
         )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FIGURES = ("roofline", "shares", "phases", "utilisation", "context")
 #: A table of every class is printed up to so many batches.
 MOST_DETAILED = 3
+#: Decode steps that are listed or drawn.
+MOST_STEPS = 40
 
 
 @click.command()
@@ -42,8 +44,8 @@ MOST_DETAILED = 3
     default="roofline",
     show_default=True,
     help="What --plot draws: kernels under the roofline; shares of decode time by kernel class; "
-    "prefill and decode seconds; shares of peak bandwidth and FLOP/s; attention's share against "
-    "the active context.",
+    "prefill and decode seconds; shares of peak bandwidth and FLOP/s; attention's share of each "
+    "decode step as the active context grows.",
 )
 @common.json_option
 def command(
@@ -129,9 +131,23 @@ def _document(run: Run) -> dict[str, Any]:
             "first_step": run.active_context_tokens[0] if size.output_tokens > 1 else None,
             "final_step": size.active_context_tokens,
         },
+        "steps": _over_steps(run),
         "prefill": _phase(run.prefill),
         "decode": _phase(run.decode),
         "final_step": _phase(run.decode, last=True),
+    }
+
+
+def _over_steps(run: Run) -> dict[str, Any]:
+    """Decode step by step, as the context grows; of long answers an even sample of the steps."""
+    import numpy as np
+
+    count = len(run.active_context_tokens)
+    at = np.unique(np.linspace(0, count - 1, min(count, MOST_STEPS)).round().astype(int))
+    return {
+        "active_context_tokens": run.active_context_tokens[at],
+        "seconds": run.decode.step_seconds[at],
+        "attention_share": run.decode.share("attention decode")[at],
     }
 
 
@@ -278,12 +294,17 @@ def _chart(runs: Sequence[Run], title: str, figure: str) -> Any:
         return charts.utilisation(rows, sizes, title)
     if figure == "context":
         rows = [
-            {**columns[r.size], "share": float(r.decode.share("attention decode")[-1])}
+            {**columns[r.size], "active_context_tokens": context, "share": share}
             for r in decoding
+            for steps in [_over_steps(r)]
+            for context, share in zip(
+                steps["active_context_tokens"].tolist(),
+                steps["attention_share"].tolist(),
+                strict=True,
+            )
         ]
-        return charts.against_context(
-            rows, "share", "attention's share of the last decode step", title, percent=True
-        )
+        y_title = "attention's share of a decode step"
+        return charts.against_context(rows, "share", y_title, title, percent=True, lines="label")
     points = [
         {
             "part": name,
