@@ -144,6 +144,24 @@ def test_more_requests_than_seats_wait(tmp_path: Path) -> None:
     assert full.number("e2e_with_queue_mean_s") == 4
 
 
+def test_a_sweep_over_files_saturates(tmp_path: Path) -> None:
+    for clients, rate, ttft in ((8, 2.0, 500.0), (32, 2.1, 9000.0)):
+        record = GOOD | {
+            "max_concurrency": clients,
+            "request_throughput": rate,
+            "duration": 600 / rate,
+            "output_throughput": rate * 51,
+            "total_token_throughput": rate * 151,
+            "mean_ttft_ms": ttft,
+            "median_ttft_ms": ttft,
+            "p99_ttft_ms": 2 * ttft,
+            "mean_e2el_ms": ttft + 3500.0,
+        }
+        saved(tmp_path, record, f"clients={clients}.json")
+    full, _ = sorted(read(tmp_path).points, key=lambda p: -(p.number("concurrency") or 0))
+    assert "above the server's seats" in said(full, "flagged")
+
+
 def test_servers_of_several_tokens_a_step_or_split_ones_are_never_silent(tmp_path: Path) -> None:
     for column in ("speculative_decoding", "disaggregated"):
         odd = point(tmp_path, f"{column}=true")

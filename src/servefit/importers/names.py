@@ -20,7 +20,7 @@ _LENGTHS = (
 _COUNTS = (
     (r"(?:tp|tp[-_]?size|tensor[-_]?parallel)[-_=]?(\d+)", "tensor_parallel_size"),
     (r"(?:conc|concurrency|c|cc)[-_=]?(\d+)", "concurrency"),
-    (r"(?:bs|np|batch(?:[-_]?size)?|b)[-_=]?(\d+)", "batch"),
+    (r"(?:bs|np|batch(?:[-_]?size)?)[-_=]?(\d+)", "batch"),
     (r"(?:cap|max[-_]?num[-_]?seqs|mns|seqs)[-_=]?(\d+)", "max_num_seqs"),
 )
 _GPU = re.compile(
@@ -29,7 +29,7 @@ _GPU = re.compile(
     re.IGNORECASE,
 )
 _MODEL = re.compile(
-    r"(?:Meta-)?(?:Llama|Qwen|Mi[sx]tral|DeepSeek|gpt-oss|Gemma|Phi|OPT|Falcon|Granite|Yi|Kimi|GLM|"
+    r"(?<![A-Za-z])(?:Meta-)?(?:Llama|Qwen|Mi[sx]tral|DeepSeek|gpt-oss|Gemma|Phi|OPT|Falcon|Granite|Yi|Kimi|GLM|"
     r"MiniMax|Nemotron)[-_. ]?[A-Za-z0-9.-]*",
     re.IGNORECASE,
 )

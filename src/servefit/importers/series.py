@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from pathlib import PurePath
 
 from servefit.importers.point import Point
 
@@ -12,6 +13,9 @@ COLD = 0.6
 
 #: Rates that grow less than this while clients double have saturated.
 SATURATED_GROWTH = 0.15
+
+#: Mean lengths of the points of one sweep differ by less.
+SAME_LENGTH = 0.1
 
 #: Numbers of two files that agree so closely are one run, written twice (CSV rounds to 2 digits).
 SAME_RUN = 2e-3
@@ -36,9 +40,13 @@ _COMPARED = (
 def judge_series(points: Sequence[Point]) -> None:
     """Cold first rows, saturation along a file's loads, and runs that were read twice."""
     for _, group in groupby(points, key=lambda p: (p.file, p.format)):
-        series = list(group)
-        _cold_start(series)
-        _saturation(series)
+        _cold_start(list(group))
+    sweeps: dict[tuple[str, ...], list[Point]] = {}
+    for point in points:
+        key = (str(PurePath(point.file).parent), point.format, point.shown("model"))
+        sweeps.setdefault(key, []).append(point)
+    for sweep in sweeps.values():
+        _saturation(sweep)
     _repeats(points)
 
 
@@ -57,11 +65,14 @@ def _cold_start(series: list[Point]) -> None:
 
 
 def _saturation(series: list[Point]) -> None:
-    """Clients grow, the rate does not, TTFT does: what grows is the queue."""
+    """Clients grow, the rate does not, TTFT does: what grows is the queue.
+
+    Over the points of one model and format in a folder, as sweeps write a file a load.
+    """
     key = "concurrency"
     known = sorted((p for p in series if p.number(key)), key=lambda p: p.number(key) or 0.0)
     for before, after in pairwise(known):
-        if before.number("input_tokens") != after.number("input_tokens"):
+        if not all(_alike(before, after, f"{side}_tokens") for side in ("input", "output")):
             continue
         clients = (after.number(key) or 0.0) / (before.number(key) or 1.0)
         rates = [p.number("output_tokens_per_s") for p in (before, after)]
@@ -77,6 +88,13 @@ def _saturation(series: list[Point]) -> None:
                 f"the rate and {wait:.1f} times the TTFT: above the server's seats, TTFT is "
                 "queueing",
             )
+
+
+def _alike(one: Point, two: Point, column: str) -> bool:
+    first, second = one.number(column), two.number(column)
+    if not first or not second:
+        return False
+    return abs(first / second - 1) <= SAME_LENGTH
 
 
 def _ttft(point: Point) -> float | None:
