@@ -64,7 +64,8 @@ def command(
     """
     from servefit import api
     from servefit.study.bench import bench_of
-    from servefit.study.run import provenance_of, require_plot, run_study
+    from servefit.study.provenance import provenance_of
+    from servefit.study.run import require_plot, run_study
     from servefit.study.settings import load_study
     from servefit.study.write import write_study
 
@@ -86,7 +87,7 @@ def command(
         def progress(what: str) -> None:
             status.update(what)
 
-        result = run_study(declared, bench, provenance, progress, figures=figures)
+        result = run_study(declared, bench, provenance, progress, draw=figures)
         written = write_study(result, output, progress)
     seconds = time.monotonic() - start
     if as_json:

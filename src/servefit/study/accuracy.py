@@ -168,6 +168,7 @@ def _errors(scores: Sequence[Score]) -> list[float]:
 
 def _average_notes(study: Study, accuracy: Accuracy) -> list[str]:
     notes = []
+    scores = list(accuracy.scores.values())
     for law in dict.fromkeys((study.law, *study.laws)):
         if law in study.baselines:
             continue
@@ -176,8 +177,9 @@ def _average_notes(study: Study, accuracy: Accuracy) -> list[str]:
             continue
         mean = 100 * float(np.mean(list(found.values())))
         each = ", ".join(f"{name} {100 * value:.0f}" for name, value in found.items())
+        baselines = [b for b in study.baselines if _errors([s[b] for s in scores if b in s])]
         notes.append(
-            f"{law}: error {mean:.1f} % below the mean of {' and '.join(study.baselines)} "
+            f"{law}: error {mean:.1f} % below the mean of {' and '.join(baselines)} "
             f"on average over settings ({each} %)"
         )
     if notes:

@@ -11,7 +11,7 @@ The SLO is a multiple of the measured E2E at the cap nearest to a reference batc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -207,32 +207,31 @@ class Grown:
     reason: str | None = None
 
 
-def grow(bench: Bench, plan: BcaPlan, progress: Progress) -> tuple[list[Grown], list[str]]:
-    """Every target with its training curves added one at a time, and what could not be done."""
+def grow(
+    bench: Bench, plan: BcaPlan, curves: Mapping[str, Measured], progress: Progress
+) -> tuple[list[Grown], list[str]]:
+    """Every target with its training curves added one at a time, and targets that do not exist.
+
+    Args:
+        bench, plan: the rows and what to decide on them.
+        curves: those that can be decided on.
+        progress: told what is being done.
+    """
     results: list[Grown] = []
-    problems: list[str] = []
+    absent: list[str] = []
     for target in plan.target:
-        mask = parse_selections(target.where).mask(bench.table.frame)
-        found = False
-        for label, rows in bench.curves(mask):
-            helpers = _helpers(bench, target, rows)
-            if not helpers:
-                continue
-            progress(f"decisions: {label}")
-            try:
-                measured = measured_curve_of(bench, label, rows, plan.reference_batch)
-            except ServefitError as error:
-                problems.append(f"{target.name}: {error}")
-                continue
-            found = True
+        before = len(results)
+        for label, rows in bench.curves(parse_selections(target.where).mask(bench.table.frame)):
+            helpers = _helpers(bench, target, rows) if label in curves else []
             for count in range(1, len(helpers) + 1):
-                results += _trained(bench, plan, target, measured, helpers[:count])
-        if not found:
-            problems.append(
+                progress(f"decisions: {label} from {count} of {len(helpers)} curves")
+                results += _trained(bench, plan, target, curves[label], helpers[:count])
+        if len(results) == before:
+            absent.append(
                 f"{target.name}: does not exist on these runs: no curve of "
                 f"{' and '.join(target.where)} has others to learn from"
             )
-    return results, problems
+    return results, absent
 
 
 def _helpers(bench: Bench, target: Target, rows: BoolArray) -> list[tuple[str, BoolArray]]:

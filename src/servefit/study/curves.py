@@ -66,5 +66,5 @@ def knee(batch: FloatArray, throughput: FloatArray) -> float | None:
 
 
 def at(batch: float, batches: FloatArray, values: FloatArray) -> float:
-    """A value between measured points, linear in logarithms."""
-    return float(np.exp(np.interp(np.log(batch), np.log(batches), np.log(values))))
+    """A value between measured points, on the straight line that a plot over log B draws."""
+    return float(np.interp(np.log(batch), np.log(batches), values))

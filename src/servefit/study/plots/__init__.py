@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,24 @@ LAW_COLOURS: Mapping[str, str] = {
     "imai": PALETTE[3],
     "imai-roofline": PALETTE[4],
 }
+#: Of curves: the palette without the yellow that paper hardly shows.
+LINE_COLOURS = (*PALETTE[:6], PALETTE[7])
 TRAINED = MUTED
 BATCH_TITLE = "mean batch (requests)"
 THROUGHPUT_TITLE = "throughput (tokens/s)"
 E2E_TITLE = "E2E latency (s)"
+
+
+def panel_title(text: str) -> alt.TitleParams:
+    """A panel's title, flush with its plot."""
+    return alt.TitleParams(text, frame="group", fontSize=12, offset=8)
+
+
+def grid_of(*rows: Sequence[Any]) -> Any:
+    """Panels in rows of equal length, their plots aligned whatever their labels take."""
+    spacing = {"row": 62, "column": 72}
+    panels = [panel for row in rows for panel in row]
+    return alt.concat(*panels, columns=len(rows[0]), bounds="flush", spacing=spacing)
 
 
 def chart_of(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -78,8 +92,11 @@ def log_axis(
     """A logarithmic axis over ``values``, with ticks at 1, 2 and 5 times powers of ten."""
     known = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (1.0, 10.0)
-    room = max((high / low) ** 0.04, 1.02)
-    ticks = log_ticks(low / room, high * room)
+    room = max((high / low) ** 0.07, 1.02)
+    # No tick in the outermost part: its label would stand out of the plot.
+    ticks = log_ticks(low, high)
+    if len(ticks) < 2:
+        ticks = log_ticks(low / room, high * room)
     return channel(
         f"{field}:Q",
         title=title,

@@ -10,23 +10,25 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from servefit.figures import PALETTE
 from servefit.study.bench import Bench
 from servefit.study.curves import at, landmarks
 from servefit.study.derived import first_known, short_name
 from servefit.study.plots import (
     BATCH_TITLE,
     E2E_TITLE,
+    LINE_COLOURS,
     THROUGHPUT_TITLE,
     Figure,
     amount_axis,
     batch_axis,
     chart_of,
+    grid_of,
     legend_below,
+    panel_title,
 )
 
 #: Lines that one panel can show and still be read.
-MOST_LINES = len(PALETTE)
+MOST_LINES = len(LINE_COLOURS)
 MOST_PANELS = 4
 KNEE, PLATEAU, LIMIT = "knee", "plateau (95 %)", "KV cache full"
 MARKS = (KNEE, PLATEAU, LIMIT)
@@ -91,12 +93,13 @@ def by_length(bench: Bench) -> Figure | None:
         left_out = left_out or dropped
         for row, (field, title) in zip(rows, _QUANTITIES, strict=True):
             panel = _panel(points, marks, field, title, "lengths", order, width=185, height=150)
-            row.append(panel if row is rows[1] else panel.properties(title=short_name(model)))
+            top = {"title": panel_title(short_name(model))} if row is rows[0] else {}
+            row.append(panel.properties(**top))
     return Figure(
         "figure_02_lengths",
         "Throughput and latency over mean batch, by input + output length (Fig. 2)",
         f"Lengths are input + output tokens. Marks as in Fig. 1.{left_out}",
-        alt.concat(*rows[0], *rows[1], columns=len(models), spacing=16),
+        grid_of(*rows),
     )
 
 
@@ -225,7 +228,7 @@ def _panel(
         f"{key}:N",
         title=None,
         sort=list(order),
-        scale=alt.Scale(domain=list(order), range=list(PALETTE[: len(order)])),
+        scale=alt.Scale(domain=list(order), range=list(LINE_COLOURS[: len(order)])),
         legend=legend_below(columns=3 if width < 250 else 4, symbolType="stroke"),
     )
     y = amount_axis(field, title)

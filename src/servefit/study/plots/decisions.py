@@ -9,7 +9,7 @@ import altair as alt
 
 from servefit.figures import PALETTE
 from servefit.study.economy import Summary
-from servefit.study.plots import Figure, chart_of, law_scale, legend_below, log_axis
+from servefit.study.plots import Figure, chart_of, law_scale, legend_below, log_axis, panel_title
 from servefit.study.settings import BcaPlan
 from servefit.study.tables import Table
 
@@ -36,7 +36,7 @@ def sensitivity(plan: BcaPlan, table: Table, targets: Sequence[str]) -> Figure |
             alt.hconcat(
                 _map(rows, "retained_pct", "kept", "throughput kept (% of peak)", "viridis"),
                 _map(rows, "saved_gib", "saved", "KV cache saved (GiB)", "cividis"),
-                title=target,
+                title=panel_title(target),
                 spacing=20,
             ).resolve_scale(color="independent")
         )
@@ -92,7 +92,7 @@ def _map(rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: 
             alt.value("black"),
         ),
     )
-    heading = alt.TitleParams(title, fontSize=12, fontWeight="normal", offset=6)
+    heading = alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6)
     return (cells + numbers).properties(width=alt.Step(66), height=alt.Step(36), title=heading)
 
 
@@ -110,9 +110,11 @@ def memory(table: Table, law: str, curves: Sequence[str]) -> Figure | None:
     own = [r for name in curves for r in table.rows if (r["law"], r["curve"]) == (law, name)]
     if not own:
         return None
+    plain = {r["curve"]: str(r["curve"]).partition(" (")[0] for r in own}
+    names = plain if len(set(plain.values())) == len(plain) else {c: c for c in plain}
     rows = [
         {
-            "curve": f"{r['curve']}, cap {r['cap']}",
+            "curve": f"{names[r['curve']]}, cap {r['cap']}",
             "part": label,
             "gib": max(r[key] or 0.0, 0.0),
             "order": order,
@@ -126,7 +128,7 @@ def memory(table: Table, law: str, curves: Sequence[str]) -> Figure | None:
             "curve:N",
             title=None,
             sort=list(dict.fromkeys(str(r["curve"]) for r in rows)),
-            axis=alt.Axis(labelLimit=240),
+            axis=alt.Axis(labelLimit=360),
         ),
     )
     stacked = alt.X("gib:Q", title="memory of one GPU (GiB)", stack="zero")

@@ -10,28 +10,31 @@ import altair as alt
 import polars as pl
 
 from servefit.evaluation import RowScore, Score
-from servefit.figures import BAND, PALETTE
+from servefit.figures import BAND
 from servefit.study.accuracy import Accuracy
 from servefit.study.bench import Bench
 from servefit.study.derived import first_known
 from servefit.study.plots import (
     BATCH_TITLE,
     E2E_TITLE,
+    LINE_COLOURS,
     THROUGHPUT_TITLE,
     TRAINED,
     Figure,
     batch_axis,
     chart_of,
+    grid_of,
     law_scale,
     legend_below,
     log_axis,
     log_ticks,
+    panel_title,
 )
 from servefit.study.splits import Split
 
 Rows = list[dict[str, Any]]
 #: Curves that one panel can show and still be read.
-MOST_CURVES = 7
+MOST_CURVES = 6
 QUANTITIES = (("tokens_per_s", THROUGHPUT_TITLE), ("e2e_s", E2E_TITLE))
 
 
@@ -50,8 +53,9 @@ def held_out(bench: Bench, accuracy: Accuracy, names: Sequence[str], law: str) -
         trained = _trained(bench, accuracy.splits[name])
         tested = [r for r in tests[name] if r["curve"] in shown]
         for row, quantity in zip(rows, QUANTITIES, strict=True):
-            panel = _against(trained, tested, shown, *quantity)
-            row.append(panel if row is rows[1] else panel.properties(title=name))
+            panel = _against(trained, tested, shown, *quantity, columns=len(seen))
+            top = {"title": panel_title(name)} if row is rows[0] else {}
+            row.append(panel.properties(**top))
         captions.append(
             f"{name} {_percent(score.throughput_mape_pct)} and {_percent(score.e2e_mape_pct)}"
         )
@@ -65,7 +69,7 @@ def held_out(bench: Bench, accuracy: Accuracy, names: Sequence[str], law: str) -
         f"Training and held-out runs against {law} (Fig. 9)",
         f"Grey: trained on. Circles: held out, as measured. Lines: predicted by {law}. MAPE on "
         f"throughput and E2E: {'; '.join(captions)}.{missing}",
-        alt.concat(*rows[0], *rows[1], columns=len(seen), spacing=16),
+        grid_of(*rows),
     )
 
 
@@ -84,7 +88,7 @@ def estimators(bench: Bench, accuracy: Accuracy, name: str) -> Figure | None:
         "figure_10_estimators",
         f"Every law on a held-out curve (Fig. 10): {curve}",
         f"Setting {name}. Points: measured. Lines: predicted from the setting's training runs.",
-        alt.hconcat(*panels, spacing=24, title=curve),
+        alt.hconcat(*panels, spacing=24, title=panel_title(curve)),
     )
 
 
@@ -152,14 +156,16 @@ def _trained(bench: Bench, split: Split) -> Rows:
     return frame.to_dicts()
 
 
-def _against(trained: Rows, tested: Rows, curves: Sequence[str], field: str, title: str) -> Any:
+def _against(
+    trained: Rows, tested: Rows, curves: Sequence[str], field: str, title: str, *, columns: int
+) -> Any:
     """One quantity of one setting: grey training points, held-out points and prediction."""
     colour = alt.Color(
         "curve:N",
         title=None,
         sort=list(curves),
-        scale=alt.Scale(domain=list(curves), range=list(PALETTE[: len(curves)])),
-        legend=legend_below(columns=3, symbolType="stroke"),
+        scale=alt.Scale(domain=list(curves), range=list(LINE_COLOURS[: len(curves)])),
+        legend=legend_below(columns=columns, symbolType="stroke"),
     )
     values = [
         r[key] for r in (*trained, *tested) for key in (field, f"predicted_{field}") if key in r
@@ -247,7 +253,7 @@ def _parity(bench: Bench, scores: Mapping[str, Score], name: str) -> Any:
             tooltip=["law:N", "curve:N", *_tooltip("tokens_per_s")],
         )
     )
-    return (band + diagonal + points).properties(width=300, height=260, title=name)
+    return (band + diagonal + points).properties(width=300, height=260, title=panel_title(name))
 
 
 def _tooltip(field: str) -> list[alt.Tooltip]:
