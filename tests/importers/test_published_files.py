@@ -363,3 +363,43 @@ def test_every_row_is_read_back_by_check_as_it_is(inputs: Path, tmp_path: Path) 
     assert again.frame.height == table.frame.height
     for column in ("mean_batch", "batch", "e2e_mean_s", "total_tokens_per_s", "flags"):
         assert again.frame[column].to_list() == table.frame[column].to_list(), column
+
+
+class TestRunFolders:
+    """Folders of a campaign whose servers recorded how many requests ran."""
+
+    @pytest.mark.parametrize(
+        ("name", "recorded"),
+        [
+            ("opt-1.3b_ol260_cap64", 61.87),
+            ("opt-1.3b_sharegpt_cap96", 90.02),
+            ("opt-1.3b_ol260_cap512", 260.02),
+        ],
+    )
+    def test_the_mean_batch_of_a_burst_is_what_the_server_recorded(
+        self, servefit_data: Path, name: str, recorded: float
+    ) -> None:
+        folder = servefit_data / "data" / "h100_memory_gap" / "run_folders" / name
+        result = read(folder, "all=suggested", "gpu=H100-64GB")
+        (point,) = result.runs
+        assert point.number("mean_batch") == pytest.approx(recorded, rel=0.05)
+        assert point.number("max_num_seqs") == float(name.rsplit("cap", 1)[1])
+        assert "waited for a seat" in said(point, "corrected")
+
+    def test_a_v0_log_tells_the_cache_and_the_settings(self, servefit_data: Path) -> None:
+        folder = servefit_data / "data" / "h100_memory_gap" / "run_folders"
+        log = one(folder / "opt-1.3b_sharegpt_cap96" / "server_out_0.log")
+        assert not log.is_run
+        values(
+            log,
+            num_gpu_blocks=18525,
+            block_size=16,
+            kv_capacity_tokens=296400,
+            max_num_seqs=96,
+            gpu_memory_utilization=0.9,
+            weights_bytes=2.4509 * 2**30,
+            kv_cache_bytes=54.27 * 2**30,
+            max_full_length_requests=144.73,
+        )
+        assert log.shown("engine_version") == "0.5.2.dev1210+g6f078ea3c"
+        assert log.shown("chunked_prefill") == "False"
