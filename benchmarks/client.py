@@ -47,7 +47,7 @@ COLUMNS = ("CPU ms / request", "TTFT error", "ITL error", "E2E error", "lag p99 
 class Cost:
     """What one run cost and how far it was off; errors are relative, of means."""
 
-    cpu_ms: float
+    cpu_ms: float | None
     ttft: float
     itl: float
     e2e: float
@@ -56,7 +56,8 @@ class Cost:
     def cells(self) -> list[str]:
         lag = "" if self.lag_ms is None else f"{self.lag_ms:.1f}"
         errors = [f"{error:+.2%}" for error in (self.ttft, self.itl, self.e2e)]
-        return [f"{self.cpu_ms:.2f}", *errors, lag]
+        cpu = "" if self.cpu_ms is None else f"{self.cpu_ms:.2f}"
+        return [cpu, *errors, lag]
 
 
 def truth(log: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
@@ -120,13 +121,16 @@ def vllm_run(stub: Stub, concurrency: int, python: Path, tokenizer: Path) -> Cos
     start_s = _vllm_cpu_s(stub, 1, 2, python, tokenizer)[0]
     stub.script(step_s=STEP_S)
     cpu_s, result = _vllm_cpu_s(stub, concurrency, requests, python, tokenizer)
-    means = [statistics.mean(result["ttfts"])]
-    gaps = [gap for each in result["itls"] for gap in each]
-    means.append(statistics.mean(gaps))
-    e2e = [ttft + sum(each) for ttft, each in zip(result["ttfts"], result["itls"], strict=True)]
-    means.append(statistics.mean(e2e))
-    errors = against((means[0], means[1], means[2]), stub, skip=1)  # its own trial request
-    return Cost((cpu_s - start_s) / requests * 1e3, *errors)
+    # As above, the first of each slot, which opens its connection, is left out.
+    ttfts, itls = result["ttfts"][concurrency:], result["itls"][concurrency:]
+    measured = (
+        statistics.mean(ttfts),
+        statistics.mean(gap for gaps in itls for gap in gaps),
+        statistics.mean(ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)),
+    )
+    errors = against(measured, stub, skip=1 + concurrency)  # its trial request comes first
+    told = cpu_s > 1.02 * start_s  # else the requests cost less than start-up varies
+    return Cost((cpu_s - start_s) / requests * 1e3 if told else None, *errors)
 
 
 def _vllm_cpu_s(
