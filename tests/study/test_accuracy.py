@@ -40,9 +40,9 @@ def test_every_law_is_scored_in_every_setting_that_exists(
 
 
 def test_the_table_shows_the_papers_numbers_beside_ours(
-    study: Study, found: accuracy.Accuracy
+    study: Study, bench: Bench, found: accuracy.Accuracy
 ) -> None:
-    made = accuracy.errors_table(study, found)
+    made = accuracy.errors_table(study, bench, found)
     row = next(r for r in made.rows if (r["setting"], r["law"]) == ("Model", "slim"))
     assert (row["paper_throughput_pct"], row["paper_e2e_pct"]) == (24.3, 16.5)
     assert row["throughput_mape_pct"] == found.scores["Model"]["slim"].throughput_mape_pct
@@ -73,6 +73,14 @@ def test_a_law_that_cannot_be_fitted_says_why(study: Study, rows: list[dict[str,
     assert score.throughput_mape_pct is None
     assert score.reason is not None
     assert score.reason.startswith("llmvisor: not fittable")
+
+
+def test_rows_that_no_law_can_use_are_named(study: Study, rows: list[dict[str, Any]]) -> None:
+    lacking = {"total_tokens_per_s": None, "e2e_mean_s": None}
+    bench = bench_of(table([{**rows[0], **lacking}, *rows[1:]]), ())
+    found = accuracy.measure(study, bench, resolve(study.setting, bench.table), silent)
+    notes = accuracy.errors_table(study, bench, found).notes
+    assert any("1 rows are left out, throughput or E2E is missing: row 0 of" in n for n in notes)
 
 
 def test_ablation_leaves_terms_out(bench: Bench, found: accuracy.Accuracy) -> None:

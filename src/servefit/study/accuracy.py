@@ -13,7 +13,7 @@ from servefit.laws import get_law
 from servefit.laws.slim import Slim
 from servefit.points import BoolArray, FloatArray
 from servefit.study import published
-from servefit.study.bench import Bench
+from servefit.study.bench import Bench, place
 from servefit.study.settings import Study
 from servefit.study.splits import Split, describe
 from servefit.study.tables import Column, Table
@@ -92,7 +92,7 @@ def settings_table(bench: Bench, splits: Mapping[str, Split]) -> Table:
     return Table("table_2_settings", "Settings on these runs (Table II)", columns, tuple(rows))
 
 
-def errors_table(study: Study, accuracy: Accuracy) -> Table:
+def errors_table(study: Study, bench: Bench, accuracy: Accuracy) -> Table:
     """Table III: MAPE on throughput and E2E, the paper's own numbers beside ours."""
     rows, notes = [], []
     refused: dict[str, list[str]] = {}
@@ -133,6 +133,7 @@ def errors_table(study: Study, accuracy: Accuracy) -> Table:
         notes += [f"{reason} ({', '.join(names)})" for reason, names in found.items()]
     if any(split.setting.variant for split in accuracy.splits.values()):
         notes.insert(0, "* A variant: reported, and left out of averages")
+    notes += _left_out(bench, accuracy)
     notes += _average_notes(study, accuracy)
     columns = (
         Column("setting", "setting"),
@@ -146,6 +147,20 @@ def errors_table(study: Study, accuracy: Accuracy) -> Table:
     )
     title = "MAPE on rows not trained on (Table III)"
     return Table("table_3_errors", title, columns, tuple(rows), tuple(notes))
+
+
+def _left_out(bench: Bench, accuracy: Accuracy) -> list[str]:
+    """Rows that lack what every law needs, by reason; a few are named."""
+    reasons: dict[str, list[int]] = {}
+    seen = {u for scores in accuracy.scores.values() for s in scores.values() for u in s.unusable}
+    for row, reason in sorted(seen):
+        reasons.setdefault(reason, []).append(row)
+    return [
+        f"{len(rows)} rows are left out, {reason}: "
+        + ", ".join(place(bench, row) for row in rows[:3])
+        + (", ..." if len(rows) > 3 else "")
+        for reason, rows in reasons.items()
+    ]
 
 
 def reductions(study: Study, accuracy: Accuracy, law: str) -> dict[str, float]:

@@ -115,7 +115,7 @@ def _accuracy_section(study: Study, bench: Bench, found: Accuracy, *, draw: bool
         "Each law is fitted on some runs and predicts others. The paper's own numbers stand beside "
         "ours; they are of other runs (vLLM 0.15.1, OPT 125M to 6.7B, other lengths), so a "
         "difference has that reason before any other.",
-        (accuracy.settings_table(bench, found.splits), accuracy.errors_table(study, found)),
+        (accuracy.settings_table(bench, found.splits), accuracy.errors_table(study, bench, found)),
         figures,
     )
 

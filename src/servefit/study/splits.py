@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from servefit.errors import ServefitError
 from servefit.points import BoolArray
 from servefit.runs.select import parse_selections
 from servefit.runs.table import RunTable
@@ -92,9 +91,3 @@ _SHORT = {
     "cap": "cap ",
     "tp": "TP ",
 }
-
-
-def require_rows(table: RunTable) -> None:
-    """Raise `ServefitError` if a table is empty."""
-    if table.frame.is_empty():
-        raise ServefitError("no row is left to study: check `where` and --where")
