@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "fit": "Fit a law to measured runs and write a calibration.",
     "predict": "Predict throughput, latency and their causes at any point.",
     "advise": "Recommend the batch cap to run under an SLO.",
+    "report": "Write one HTML page about the recommendation and the fit.",
     "evaluate": "Score laws on runs that they have not seen.",
     "study": "Run the paper's evaluation, or your own, on tables of runs.",
     "import": "Turn result files of benchmark tools into a table of runs.",

@@ -1,0 +1,259 @@
+"""The pictures of a view as Altair charts over named data sets, see `servefit.report.series`.
+
+The charts hold no data: the report puts the rows into them, the what-if page sends the rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from servefit.figures import MUTED, PALETTE
+
+BLUE, ORANGE, GREEN, PINK, AMBER, SKY = PALETTE[:6]
+#: Of what marks a batch; the recommended cap stands out.
+MARK_COLOURS = {"cap": ORANGE, "limit": "#5F6B7A", "knee": GREEN}
+SLO_COLOUR = "#B5348A"
+CAUSE_COLOURS = {
+    "overhead": "#9AA5B1",
+    "weights": BLUE,
+    "compute": AMBER,
+    "prefill": AMBER,
+    "KV cache": ORANGE,
+    "communication": PINK,
+}
+PART_COLOURS = {
+    "weights": BLUE,
+    "other": "#9AA5B1",
+    "KV cache at the cap": ORANGE,
+    "freed": GREEN,
+    "not given to the engine": "#DDE2E8",
+}
+BATCH = "requests running at once (batch)"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity that is drawn against the batch: its column and its axis title."""
+
+    column: str
+    title: str
+    heading: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "throughput": Metric("tokens_per_s", "total tokens/s", "Throughput"),
+    "tpot": Metric("tpot_ms", "TPOT (ms)", "Time per output token"),
+    "ttft": Metric("ttft_ms", "TTFT (ms)", "Time to first token, in service"),
+    "e2e": Metric("e2e_s", "E2E (s)", "Time of a request, in service"),
+}
+
+
+def named(name: str) -> Any:
+    """A chart over a named data set."""
+    return alt.Chart(alt.NamedData(name))
+
+
+def batch_axis() -> alt.X:
+    """A logarithmic axis of requests, a tick at every second power of two."""
+    return alt.X(
+        "batch:Q",
+        title=BATCH,
+        scale=alt.Scale(type="log", base=2, nice=False, padding=6),
+        axis=alt.Axis(values=[4**k for k in range(11)], format="~s", grid=False),
+    )
+
+
+def over_batch(name: str) -> Any:
+    """Throughput or a latency: prediction, interval, measured points, marks and SLO."""
+    metric = METRICS[name]
+    column = metric.column
+    y = _amount(column, metric.title)
+    curve = named("curve")
+    tip = [
+        alt.Tooltip("cap:Q", title="batch cap"),
+        alt.Tooltip("batch:Q", title="running", format=".4~g"),
+        alt.Tooltip(f"{column}:Q", title=metric.title, format=",.4~g"),
+        alt.Tooltip(f"{column}_low:Q", title="interval from", format=",.4~g"),
+        alt.Tooltip(f"{column}_high:Q", title="to", format=",.4~g"),
+    ]
+    band = curve.mark_area(color=BLUE, opacity=0.18).encode(
+        x=batch_axis(), y=_amount(f"{column}_low", metric.title), y2=f"{column}_high:Q"
+    )
+    line = curve.mark_line(color=BLUE, strokeWidth=2.5).encode(x=batch_axis(), y=y)
+    hover = curve.mark_point(opacity=0, size=120).encode(x=batch_axis(), y=y, tooltip=tip)
+    measured = (
+        named("measured")
+        .mark_point(filled=True, color="black", size=42, opacity=1)
+        .encode(
+            x=batch_axis(),
+            y=y,
+            tooltip=[
+                alt.Tooltip("row:Q", title="row"),
+                alt.Tooltip("batch:Q", title="mean batch", format=".4~g"),
+                alt.Tooltip(f"{column}:Q", title="measured", format=",.4~g"),
+            ],
+        )
+    )
+    layers = [_extent(), band, *_marks(), line, measured, hover]
+    if name != "throughput":
+        layers += _slo(name, column, y)
+    return alt.layer(*layers)
+
+
+def _amount(column: str, title: str) -> alt.Y:
+    """A linear axis from 0."""
+    label = "datum.value == 0 ? '0' : datum.label"
+    axis = alt.Axis(format="~s", tickCount=5, labelExpr=label)
+    return alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=True), axis=axis)
+
+
+def _extent() -> Any:
+    """Nothing to see: every picture of a view spans the same batches."""
+    return named("extent").mark_point(opacity=0, size=0).encode(x=batch_axis())
+
+
+def _marks() -> list[Any]:
+    """Vertical rules with a label along each."""
+    colour = alt.Color(
+        "kind:N",
+        scale=alt.Scale(domain=list(MARK_COLOURS), range=list(MARK_COLOURS.values())),
+        legend=None,
+    )
+    marks = named("marks")
+    rules = marks.mark_rule(strokeWidth=1.5).encode(
+        x=batch_axis(),
+        color=colour,
+        strokeDash=alt.StrokeDash(
+            "kind:N",
+            scale=alt.Scale(domain=list(MARK_COLOURS), range=[[1, 0], [5, 3], [2, 3]]),
+            legend=None,
+        ),
+    )
+    labels = marks.mark_text(
+        angle=270, align="left", baseline="bottom", dx=5, dy=-3, fontSize=11, fontWeight="bold"
+    ).encode(x=batch_axis(), y=alt.value("height"), text="label:N", color=colour)
+    return [rules, labels]
+
+
+def _slo(name: str, column: str, y: alt.Y) -> list[Any]:
+    """A horizontal rule at the SLO of this latency."""
+    slos = named("slos").transform_filter(f"datum.latency === '{name}'")
+    rule = slos.mark_rule(color=SLO_COLOUR, strokeWidth=1.5, strokeDash=[6, 3]).encode(y=y)
+    label = slos.mark_text(
+        color=SLO_COLOUR, align="left", baseline="bottom", dx=4, dy=-3, fontSize=11,
+        fontWeight="bold",
+    ).encode(x=alt.value(0), y=y, text="label:N")  # fmt: skip
+    return [rule, label]
+
+
+def steps(title: str, causes: Iterable[str]) -> Any:
+    """Time by cause, stacked, against the batch."""
+    shown = list(causes)
+    areas = (
+        named("steps")
+        .mark_area(opacity=0.9, line=False)
+        .encode(
+            x=batch_axis(),
+            y=alt.Y("ms:Q", title=title, stack="zero", axis=alt.Axis(format="~s", tickCount=5)),
+            color=alt.Color(
+                "cause:N",
+                title=None,
+                scale=alt.Scale(domain=shown, range=[CAUSE_COLOURS.get(c, SKY) for c in shown]),
+                legend=alt.Legend(orient="bottom", columns=3, symbolType="square"),
+            ),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                alt.Tooltip("batch:Q", format=".4~g"),
+                alt.Tooltip("cause:N"),
+                alt.Tooltip("ms:Q", format=".4~g"),
+            ],
+        )
+    )
+    return _extent() + areas
+
+
+def memory() -> Any:
+    """One GPU's memory by use."""
+    return (
+        named("memory")
+        .mark_bar(height=34)
+        .encode(
+            x=alt.X("gib:Q", title="memory of one GPU (GiB)", stack="zero",
+                    axis=alt.Axis(tickCount=6)),
+            color=alt.Color(
+                "part:N",
+                title=None,
+                scale=alt.Scale(domain=list(PART_COLOURS), range=list(PART_COLOURS.values())),
+                legend=alt.Legend(orient="bottom", columns=3, symbolType="square"),
+            ),
+            order=alt.Order("order:Q"),
+            tooltip=[alt.Tooltip("part:N"), alt.Tooltip("gib:Q", title="GiB", format=".3~g")],
+        )
+    )  # fmt: skip
+
+
+def filled(chart: Any, data: Mapping[str, Any], **size: Any) -> Any:
+    """The chart with its rows in it and a size."""
+    whole = chart.properties(**size) if size else chart.copy()
+    whole.datasets = dict(data)
+    return whole
+
+
+def main_figure(data: Mapping[str, Any], latency: str, title: str, subtitle: list[str]) -> Any:
+    """Throughput beside the latency that matters: the figure for a README or a slide."""
+    panels = [
+        over_batch(name).properties(width=330, height=270, title=_panel(name))
+        for name in ("throughput", latency)
+    ]
+    whole = alt.hconcat(*panels, spacing=28).properties(
+        title=alt.TitleParams(title, subtitle=subtitle)
+    )
+    return filled(whole, data)
+
+
+def _panel(name: str) -> alt.TitleParams:
+    return alt.TitleParams(METRICS[name].heading, fontSize=12, offset=8, frame="group")
+
+
+def predicted_against_measured() -> Any:
+    """One dot a run over the diagonal, both axes logarithmic; data set ``fit``."""
+    scale = alt.Scale(type="log", nice=False, padding=8)
+    axis = alt.Axis(format="~s", tickCount=4)
+    x = alt.X("measured:Q", title="measured tokens/s", scale=scale, axis=axis)
+    diagonal = named("fit").mark_line(color=MUTED, strokeWidth=1).encode(
+        x=x, y=alt.Y("measured:Q", title="predicted tokens/s", scale=scale, axis=axis)
+    )  # fmt: skip
+    dots = named("fit").mark_point(filled=True, size=36).encode(
+        x=x, y=alt.Y("predicted:Q", title="predicted tokens/s", scale=scale, axis=axis),
+        color=_by_model(),
+    )  # fmt: skip
+    return diagonal + dots
+
+
+def errors_over_batch() -> Any:
+    """Error of each run's prediction in percent; data set ``fit``."""
+    return _errors("fit", batch_axis(), _by_model())
+
+
+def errors_by_row() -> Any:
+    """The same by row of the training file, where no runs are given; data set ``residuals``."""
+    x = alt.X("row:Q", title="row of the training runs", axis=alt.Axis(grid=False))
+    return _errors("residuals", x, alt.value(BLUE))
+
+
+def _errors(data: str, x: alt.X, colour: Any) -> Any:
+    zero = alt.Chart(alt.Data(values=[{"zero": 0}])).mark_rule(color=MUTED).encode(y="zero:Q")  # type: ignore[no-untyped-call]
+    title = "predicted against measured (%)"
+    dots = named(data).mark_point(filled=True, size=36).encode(
+        x=x, y=alt.Y("error_pct:Q", title=title, axis=alt.Axis(tickCount=5)), color=colour
+    )  # fmt: skip
+    return zero + dots
+
+
+def _by_model() -> alt.Color:
+    legend = alt.Legend(orient="bottom", columns=1, labelLimit=300)
+    return alt.Color("model:N", title=None, legend=legend, scale=alt.Scale(range=list(PALETTE)))

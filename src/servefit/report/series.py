@@ -1,0 +1,191 @@
+"""The rows behind the pictures, as plain values by the name of their data set.
+
+Units are those of the axes: tokens/s, ms, s, GiB, requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from servefit.advise import Advice
+from servefit.laws import Observations
+from servefit.memory import GIB
+from servefit.plain import to_plain
+from servefit.points import BoolArray, FloatArray
+from servefit.report.view import View
+
+Row = dict[str, Any]
+#: Latency -> the column of its rows, and what a second is in the column's unit.
+LATENCY_COLUMNS: Mapping[str, tuple[str, float]] = {
+    "tpot": ("tpot_ms", 1e3),
+    "ttft": ("ttft_ms", 1e3),
+    "e2e": ("e2e_s", 1.0),
+}
+#: Marks that lie so near each other share a label.
+SAME_PLACE = 1.04
+#: Lengths that differ by less are those asked about.
+SAME_LENGTH = 0.02
+
+
+def series(view: View, observations: Observations | None = None) -> dict[str, list[Row]]:
+    """Every data set of a view, by its name in `servefit.report.charts`.
+
+    Args:
+        view: a question with its answer.
+        observations: measured runs; those of the question's model, GPU, parallelism and lengths
+            are drawn.
+    """
+    curve = curve_rows(view)
+    measured = [] if observations is None else measured_rows(view, observations)
+    batches = [row["batch"] for row in (*curve, *measured)]
+    return {
+        "curve": curve,
+        "measured": measured,
+        "extent": [{"batch": min(batches)}, {"batch": max(batches)}],
+        "marks": mark_rows(view),
+        "slos": slo_rows(view),
+        "steps": step_rows(view),
+        "memory": memory_rows(view),
+    }
+
+
+def curve_rows(view: View) -> list[Row]:
+    """One row a drawn cap: batch, throughput and latencies with both ends of their interval.
+
+    The bound b of a value v is one end of an interval that is even in logarithms: the other end
+    is v^2 / b.
+    """
+    curve, drawn = view.problem.curve, view.drawn
+    columns = {
+        "cap": curve.cap,
+        "batch": curve.batch,
+        "tokens_per_s": curve.total_tokens_per_s,
+        "tokens_per_s_low": curve.throughput_bound,
+        "tokens_per_s_high": curve.total_tokens_per_s**2 / curve.throughput_bound,
+    }
+    for name, (column, factor) in LATENCY_COLUMNS.items():
+        value, bound = curve.latency_s[name] * factor, curve.latency_bound_s[name] * factor
+        with np.errstate(invalid="ignore", divide="ignore"):
+            columns |= {column: value, f"{column}_low": value**2 / bound, f"{column}_high": bound}
+    return _rows({name: np.asarray(values)[drawn] for name, values in columns.items()})
+
+
+def matching(view: View, observations: Observations) -> BoolArray:
+    """Which observations are of the question's model, GPU, parallelism and lengths."""
+    asked, ran = view.question.points, observations.points
+    same_model = np.array([m.name == asked.models[0].name for m in ran.models])
+    same_gpu = np.array([h.name == asked.hardware[0].name for h in ran.hardware])
+    same = same_model[ran.model_index] & same_gpu[ran.hardware_index]
+    same &= ran.tensor_parallel_size == asked.tensor_parallel_size
+    for name in ("input_tokens", "output_tokens"):
+        same &= np.abs(getattr(ran, name) / getattr(asked, name) - 1) <= SAME_LENGTH
+    return np.broadcast_to(same, observations.rows.shape)
+
+
+def measured_rows(view: View, observations: Observations) -> list[Row]:
+    """The measured runs of the question's own model, GPU, parallelism and lengths."""
+    same = matching(view, observations)
+    shape = observations.rows.shape
+    columns = {
+        "row": observations.rows,
+        "batch": observations.points.batch,
+        "tokens_per_s": observations.total_tokens_per_s,
+        "tpot_ms": observations.tpot_s * 1e3,
+        "ttft_ms": observations.ttft_s * 1e3,
+        "e2e_s": observations.e2e_s,
+    }
+    return _rows({name: np.broadcast_to(v, shape)[same] for name, v in columns.items()})
+
+
+def mark_rows(view: View) -> list[Row]:
+    """Vertical marks: the recommended cap, what limits the batch, and the knee."""
+    curve = view.problem.curve
+    marks: list[tuple[float, str, str]] = []
+    if view.cap is not None:
+        batch = float(curve.batch[np.searchsorted(curve.cap, view.cap)])
+        marks.append((batch, "cap", f"cap {view.cap}"))
+    memory = view.problem.deployment.memory
+    if memory is not None and memory.capacity_requests:
+        marks.append((memory.capacity_requests, "limit", f"KV full: {memory.capacity_requests}"))
+    marks += [
+        (limit.max_batch, "limit", f"{limit.name}: {limit.max_batch}")
+        for limit in view.problem.limits
+        if limit.max_batch >= 1
+    ]
+    last = float(np.max(curve.batch))
+    if view.knee_batch is not None and 1 <= view.knee_batch <= last:
+        marks.append((view.knee_batch, "knee", f"knee {view.knee_batch:.0f}"))
+    rows: list[Row] = []
+    for batch, kind, label in marks:
+        if batch > 1.5 * last:
+            continue
+        near = next((r for r in rows if max(r["batch"] / batch, batch / r["batch"]) < 1.04), None)
+        if near is None:
+            rows.append({"batch": batch, "kind": kind, "label": label})
+        else:
+            near["label"] += f" · {label}"
+    return rows
+
+
+def slo_rows(view: View) -> list[Row]:
+    """Horizontal marks: each SLO in the column, and the unit, of its latency."""
+    rows = []
+    for slo in view.problem.slos:
+        column, factor = LATENCY_COLUMNS[slo.latency]
+        value = slo.limit_s * factor
+        unit = column.rpartition("_")[2]
+        rows.append({column: value, "label": f"SLO {value:.4g} {unit}", "latency": slo.latency})
+    return rows
+
+
+def step_rows(view: View) -> list[Row]:
+    """Milliseconds by cause at each drawn batch: of a decode step, or of E2E without steps."""
+    terms = view.why.terms_s if view.why is not None else view.prediction.terms_s
+    batch = view.problem.curve.batch[view.drawn]
+    first = np.concatenate([[True], np.diff(batch) > 0])
+    return [
+        row
+        for order, (cause, seconds) in enumerate(terms.items())
+        if np.any(np.asarray(seconds) > 0)
+        for row in _rows(
+            {
+                "batch": batch[first],
+                "ms": np.broadcast_to(np.asarray(seconds) * 1e3, batch.shape)[first],
+            },
+            cause=cause,
+            order=order,
+        )
+    ]
+
+
+def memory_rows(view: View) -> list[Row]:
+    """One GPU's memory by use, in GiB; empty where the model or the GPU's memory is unknown."""
+    memory = view.problem.deployment.memory
+    if memory is None or memory.reservation is None:
+        return []
+    held, answer = memory.reservation, view.answer
+    needed = answer.kv_bytes if isinstance(answer, Advice) and answer.kv_bytes else 0.0
+    total, reserved = held.gpu_memory_bytes, max(held.kv_bytes, 0.0)
+    parts = {
+        "weights": held.weight_bytes,
+        "other": held.other_bytes,
+        "KV cache at the cap": needed,
+        "freed": max(reserved - needed, 0.0),
+    }
+    parts["left to the system"] = max(total - sum(parts.values()), 0.0)
+    return [
+        {"part": part, "gib": size / GIB, "order": order}
+        for order, (part, size) in enumerate(parts.items())
+    ]
+
+
+def _rows(columns: Mapping[str, FloatArray | Any], **same: Any) -> list[Row]:
+    """Columns as rows of plain values, unknown ones as ``None``."""
+    lists = {name: to_plain(np.asarray(values)) for name, values in columns.items()}
+    return [
+        {**dict(zip(lists, cells, strict=True)), **same}
+        for cells in zip(*lists.values(), strict=True)
+    ]
