@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -71,6 +72,11 @@ def test_times_are_read_in_any_unit(tmp_path, unit, value, seconds):
     assert launch.duration_s == pytest.approx(seconds)
 
 
+def test_decimal_commas_are_not_taken_for_thousands(tmp_path):
+    with pytest.raises(ServefitError, match="'6,75': commas must separate thousands"):
+        read(tmp_path, b.ncu_details({"Duration": ("us", "6,75")}))
+
+
 def test_launches_of_the_same_kernel_stay_apart(tmp_path):
     profile = read(tmp_path, b.ncu_details(kernels=(b.FLASH, b.GEMM, b.FLASH)))
     assert [x.kernel_class for x in profile.launches] == ["attention", "GEMM", "attention"]
@@ -96,6 +102,19 @@ def test_sqlite_kernels_belong_to_the_step_that_launched_them(tmp_path):
     )
     (metric,) = profile.metrics
     assert (metric.name, metric.mean_pct, metric.peak_pct) == ("DRAM Read Bandwidth", 80, 90)
+
+
+def test_processes_have_correlation_ids_of_their_own(tmp_path):
+    path = b.nsys_sqlite(tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as db:
+        for table, column in (("KERNEL", "globalPid"), ("RUNTIME", "globalTid")):
+            name = f"CUPTI_ACTIVITY_KIND_{table}"
+            db.execute(f"ALTER TABLE {name} ADD COLUMN {column} INTEGER DEFAULT 16777216")
+        # Another process uses the number of the decode step's launch in the prefill step.
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 13, 33554437)")
+    db.close()
+    profile = read_profile(path, TABLE)
+    assert profile.seconds_by_class(DECODE)["attention"] == pytest.approx(30e-6)
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -162,8 +181,6 @@ def test_an_unknown_unit_is_named(tmp_path):
 
 
 def test_a_database_without_gpu_work_says_what_to_do(tmp_path):
-    import sqlite3
-
     path = tmp_path / "empty.sqlite"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")

@@ -26,7 +26,14 @@ def read_profile(path: str | Path, table: KernelTable) -> Profile:
     Raises:
         ServefitError: the file cannot be read, is of no known kind, or is malformed.
     """
-    where = str(path)
+    try:
+        return _read(path, str(path), table)
+    except ServefitError as error:
+        # Names from a broken file may hold anything: still one line.
+        raise ServefitError(" ".join(str(error).split())) from None
+
+
+def _read(path: str | Path, where: str, table: KernelTable) -> Profile:
     try:
         with open(path, "rb") as file:
             head = file.read(16)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from servefit.errors import ServefitError
 
 #: The header is looked for in as many lines.
 HEADER_LINES = 200
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def header_row(text: str, is_header: Callable[[Sequence[str]], bool]) -> int | None:
@@ -26,13 +28,15 @@ def header_row(text: str, is_header: Callable[[Sequence[str]], bool]) -> int | N
     return None
 
 
-def read_table(text: str, start: int, where: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows from line ``start``; blank lines and lines ``==...==`` of ncu are left out.
+def read_table(
+    text: str, is_header: Callable[[Sequence[str]], bool], where: str
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, without what is above, blank lines, and ncu's own lines ``==...==``.
 
     Raises:
-        ServefitError: a row has another number of cells than the header.
+        ServefitError: no line is a header; a row has another number of cells than it.
     """
-    lines = text.splitlines()[start:]
+    lines = text.splitlines()[header_row(text, is_header) or 0 :]
     try:
         rows = [
             row
@@ -41,7 +45,9 @@ def read_table(text: str, start: int, where: str) -> tuple[list[str], list[list[
         ]
     except csv.Error as error:
         raise ServefitError(f"{where}: is a broken CSV file: {error}") from None
-    header = [cell.strip() for cell in rows[0]]
+    header = [cell.strip() for cell in rows[0]] if rows else []
+    if not is_header(header):
+        raise ServefitError(f"{where}: its header is broken")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header) and not _is_short_by_empty(row, header):
             raise ServefitError(
@@ -62,9 +68,16 @@ def number(text: str, what: str) -> float | None:
     """A number with or without thousands separators; ``None`` for n/a and nothing.
 
     Raises:
-        ServefitError: it is no finite number, called ``what``.
+        ServefitError: it is no finite number, called ``what``; commas that are no thousands
+            separators, as other languages write decimals.
     """
-    plain = text.strip().replace(",", "")
+    plain = text.strip()
+    if "," in plain:
+        if not _THOUSANDS.fullmatch(plain):
+            raise ServefitError(
+                f"{what}: {text[:40]!r}: commas must separate thousands: export with LC_ALL=C"
+            )
+        plain = plain.replace(",", "")
     if plain.lower() in ("", "n/a", "nan", "(null)", "-nan"):
         return None
     try:

@@ -80,10 +80,7 @@ def read(text: str, where: str, table: KernelTable) -> Profile:
         ServefitError: cells are missing, a value is no number, a unit is unknown, or the file holds
             no launch.
     """
-    start = header_row(text, _is_header)
-    if start is None:
-        raise ServefitError(f"{where}: has no header with {KERNEL!r}: write it with ncu --csv")
-    header, rows = read_table(text, start, where)
+    header, rows = read_table(text, _is_header, where)
     of = _details if set(_DETAILS) <= set(header) else _raw
     launches = [_launch(name, metrics, table, where) for name, metrics in of(header, rows, where)]
     if not launches:

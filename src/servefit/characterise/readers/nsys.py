@@ -33,10 +33,7 @@ def read_csv(text: str, where: str, table: KernelTable) -> Profile:
     Raises:
         ServefitError: cells are missing, a value is no number, or no kernel is in it.
     """
-    start = header_row(text, _is_header)
-    if start is None:
-        raise ServefitError(f"{where}: has no header with Total Time and Name")
-    header, rows = read_table(text, start, where)
+    header, rows = read_table(text, _is_header, where)
     time = next(i for i, cell in enumerate(header) if _TOTAL.fullmatch(cell))
     unit = _TOTAL.fullmatch(header[time])
     factor = _UNITS[unit[1][0].lower()] if unit else 1.0
@@ -112,26 +109,32 @@ class _Export:
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
 
-    def _launch_times(self) -> dict[int, int]:
+    def _launch_times(self) -> dict[tuple[int, int], int]:
+        """When each call was made, by process and correlation id."""
         if _RUNTIME not in self._tables:
             return {}
-        rows = self._database.execute(f"SELECT correlationId, start FROM {_RUNTIME}")
-        return {correlation: start for correlation, start in rows if correlation is not None}
+        process = self._process(_RUNTIME, "globalTid")
+        rows = self._database.execute(f"SELECT {process}, correlationId, start FROM {_RUNTIME}")
+        return {(pid, correlation): start for pid, correlation, start in rows}
+
+    def _process(self, table: str, column: str) -> str:
+        """The process of a row, in SQL: global ids hold the thread in their lowest 24 bits."""
+        return f"{column} / 16777216" if column in self._columns(table) else "0"
 
     def _kernels(self) -> Iterator[tuple[str, float, int]]:
         """Name, seconds, and when it was launched."""
         if _KERNELS not in self._tables:
             return
         name = "demangledName" if "demangledName" in self._columns(_KERNELS) else "shortName"
-        launched = self._launch_times()
+        launched, process = self._launch_times(), self._process(_KERNELS, "globalPid")
         rows = self._database.execute(
-            f"SELECT s.value, k.start, k.end, k.correlationId FROM {_KERNELS} k "
+            f"SELECT s.value, k.start, k.end, {process}, k.correlationId FROM {_KERNELS} k "
             f"LEFT JOIN StringIds s ON s.id = k.{name}"
         )
-        for text, start, end, correlation in rows:
+        for text, start, end, *call in rows:
             if start is None or end is None or end < start:
                 raise ServefitError(f"{self._where}: a kernel ends before it starts")
-            yield str(text or "(no name)"), (end - start) / 1e9, launched.get(correlation, start)
+            yield str(text or "(no name)"), (end - start) / 1e9, launched.get(tuple(call), start)
 
     def _copies(self) -> Iterator[tuple[str, float, int]]:
         launched = self._launch_times()
@@ -141,11 +144,14 @@ class _Export:
         ):
             if table not in self._tables:
                 continue
+            process = self._process(table, "globalPid")
             kind = "copyKind" if "copyKind" in self._columns(table) else "NULL"
-            rows = self._database.execute(f"SELECT {kind}, start, end, correlationId FROM {table}")
-            for code, start, end, correlation in rows:
+            rows = self._database.execute(
+                f"SELECT {kind}, start, end, {process}, correlationId FROM {table}"
+            )
+            for code, start, end, *call in rows:
                 name = f"[CUDA {what} {_COPIES.get(code, '')}".strip() + "]"
-                yield name, (end - start) / 1e9, launched.get(correlation, start)
+                yield name, (end - start) / 1e9, launched.get(tuple(call), start)
 
     def _marks(self) -> list[tuple[int, int, Mark]]:
         """Start, end and meaning of our ranges, in order."""
