@@ -72,6 +72,22 @@ def test_attention_overtakes_the_ffn_at_the_batches_where_throughput_saturates()
     assert shares(256)[ATTENTION_DECODE] > shares(256)[FFN]
 
 
+@pytest.mark.parametrize(
+    ("point", "seconds"),
+    [
+        ((32, 256, 256), 3.16),
+        ((128, 256, 256), 4.39),
+        ((256, 256, 256), 5.91),
+        ((16, 128, 256), 2.93),
+        ((16, 128, 1024), 12.30),
+        ((16, 128, 2048), 26.08),
+    ],
+)
+def test_the_roofline_lies_below_the_papers_figure_3_by_a_quarter_at_most(point, seconds):
+    result = run(MISTRAL, H100, Size(*point))
+    assert 0.75 * seconds < result.prefill_s + result.decode_s < seconds
+
+
 def test_prefill_is_bound_by_compute_and_decode_by_bandwidth():
     result = run(MISTRAL, H100, Size(16, 1024, 128))
     assert result.prefill.flops_share[0] > 0.7 > result.prefill.bandwidth_share[0]

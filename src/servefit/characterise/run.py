@@ -2,8 +2,8 @@
 
 The first token comes from the prefill step. The decode step that yields token y of each of B
 requests attends to A = B (IL + y) tokens, the active context (Eq. 3); the last one to B (IL + OL).
-Kernels run one after another, each at the roofline's least time, so that times are lower bounds
-and shares are those of an engine that wastes nothing.
+Kernels run one after another, each at the roofline's least time: those of an engine that wastes
+nothing. One that fuses small kernels into others may do with less of the class "other".
 """
 
 from __future__ import annotations

@@ -66,8 +66,9 @@ def command(
 
     A static batch is prefilled in one step and decodes a token a step. FLOPs, bytes and arithmetic
     intensity of each kernel class are put on the accelerator's roofline; every kernel takes
-    max(FLOPs / peak, bytes / bandwidth). Times are therefore lower bounds: `servefit characterise`
-    sets measured ones beside them, `servefit predict` has calibrated ones.
+    max(FLOPs / peak, bytes / bandwidth), one after another. That is the time of an engine that
+    wastes nothing and fuses nothing: `servefit characterise` sets measured times beside it,
+    `servefit predict` has calibrated ones.
 
     \b
     Examples:
@@ -214,7 +215,7 @@ def _report(runs: Sequence[Run], title: str) -> None:
             *("FLOP/s", "attention, last step", "FLOPs/byte"),
         ),
         rows,
-        title=f"{title}: lower bounds by formula",
+        title=f"{title}: at the roofline, by formula",
     )
     click.echo(
         "Active context: at the final step, batch x (input + output). Bandwidth and FLOP/s: shares "
