@@ -74,14 +74,16 @@ def test_larger_batches_give_more_tokens_per_second(folder: Path) -> None:
     assert by_batch[1] < by_batch[32]
 
 
-def test_a_law_is_fitted_and_predicts(folder: Path, model: Path) -> None:
-    servefit("fit", "runs.jsonl", "--gpu", "unknown", "-o", "slim.json", cwd=folder)
-    shape = ["--input-tokens", INPUT, "--output-tokens", OUTPUT]
-    text = servefit(
-        "predict", "slim.json", "--model", model, *shape, "--batch", 8, "--json", cwd=folder
-    )
-    print(text)
-    assert json.loads(text)
+@pytest.mark.parametrize(("law", "table"), [("slim", "runs.jsonl"), ("step", "runs.steps.jsonl")])
+def test_laws_are_fitted_on_runs_and_on_steps_and_predict(
+    folder: Path, model: Path, law: str, table: str
+) -> None:
+    fit = ["--law", law, "--gpu", "unknown", "-o", f"{law}.json"]
+    print(servefit("fit", table, *fit, cwd=folder))
+    shape = ["--model", model, "--input-tokens", INPUT, "--output-tokens", OUTPUT]
+    text = servefit("predict", f"{law}.json", *shape, "--batch", 8, "--json", cwd=folder)
+    (point,) = json.loads(text)["points"]
+    assert 10 < point["total_tokens_per_s"] < 1e6
 
 
 def test_the_same_command_again_measures_nothing(folder: Path, model: Path) -> None:

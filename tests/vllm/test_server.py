@@ -74,5 +74,6 @@ def test_a_law_is_fitted_on_rows_that_all_pass_the_check(folder: Path) -> None:
     assert f"{len(IN_FLIGHT)} rows of runs: {len(IN_FLIGHT)} good" in servefit(
         "check", "runs.jsonl", cwd=folder
     )
-    print(servefit("fit", "runs.jsonl", "--gpu", "unknown", "-o", "slim.json", cwd=folder))
+    slim = ["--law", "slim", "--gpu", "unknown", "-o", "slim.json"]
+    print(servefit("fit", "runs.jsonl", *slim, cwd=folder))
     assert json.loads((folder / "slim.json").read_text())["law"] == "slim"
