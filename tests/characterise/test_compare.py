@@ -155,5 +155,15 @@ def test_figures_are_those_that_the_files_carry(tmp_path):
     assert names == {
         *("phases", "shares", "roofline", "attention_share", "attention_bandwidth"),
     }
+    by_phase = dict(figures([profile(), profile()], measured, "t", GPU))["phases"].to_dict()
+    rows = (
+        next(iter(by_phase["datasets"].values()))
+        if "datasets" in by_phase
+        else (by_phase["data"]["values"])
+    )
+    assert {r["part"]: r["seconds"] for r in rows} == pytest.approx(
+        {"prefill": 0.1, "decode": 0.1}
+    ), "two captures of a batch are one bar"
+    assert len(rows) == 2
     counted = {name for name, chart in figures([launches()], [], "t", GPU) if chart.to_dict()}
     assert counted == {"utilisation", "roofline", "cache_hits", "stalls"}

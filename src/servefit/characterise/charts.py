@@ -152,7 +152,7 @@ def roofline(
         "intensity:Q",
         title="arithmetic intensity (FLOPs a byte)",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(format="~s", values=_decades(low, high)),
+        axis=alt.Axis(format="~g", values=_decades(low, high)),
     )
     scale = alt.Scale(type="log", domain=[least, flops_per_s * 2], nice=False)
     y_axis = alt.Axis(format="~s", values=_decades(least, flops_per_s * 2))

@@ -41,16 +41,16 @@ def figures(
 
 def phases(profiles: Sequence[Profile], title: str) -> Any:
     """Fig. 3: wall time of prefill and decode, of batches whose steps are marked."""
+    steps: dict[tuple[Size, str], list[float]] = {}
+    for step in (step for profile in profiles for step in profile.steps):
+        if step.size and step.phase in (PREFILL, DECODE):
+            steps.setdefault((step.size, step.phase), []).append(step.wall_s)
     rows = []
-    for profile in profiles:
-        for size, phase in profile.parts:
-            wall_s = profile.wall_s((size, phase))
-            if size and wall_s is not None and phase in (PREFILL, DECODE):
-                # Of a batch: it has one prefill step, and a decode step a further token.
-                steps = len(profile.steps_of((size, phase)))
-                times = 1 if phase == PREFILL else size.output_tokens - 1
-                columns = charts.size_columns(size)
-                rows.append({**columns, "part": phase, "seconds": wall_s / steps * times})
+    for (size, phase), walls in steps.items():
+        # A batch has one prefill step, and a decode step a further token.
+        times = 1 if phase == PREFILL else size.output_tokens - 1
+        seconds = sum(walls) / len(walls) * times
+        rows.append({**charts.size_columns(size), "part": phase, "seconds": seconds})
     return charts.stacked_seconds(rows, _sizes(profiles), title)
 
 
@@ -180,7 +180,7 @@ def attention_bandwidth(lines: Sequence[Line], title: str, hardware: Hardware | 
         "bytes by formula / measured time (B/s)",
         f"{title}: attention's bandwidth in decode",
         limit=peak,
-        limit_label="the machine's bandwidth",
+        limit_label=f"bandwidth of {hardware.name}" if hardware else "",
     )
 
 
