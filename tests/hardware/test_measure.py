@@ -75,8 +75,7 @@ def test_calls_that_waited_for_a_core_do_not_count(
         now += 1.0
         waited += next(script)
 
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(measure, "waited_s", lambda thread: waited)
+    monkeypatch.setattr(measure, "time_and_wait_s", lambda thread: (now, waited))
     monkeypatch.setattr(measure, "SECONDS_A_RATE", 2.5)
     monkeypatch.setattr(measure, "MOST_SECONDS_A_RATE", 2.5)
     seconds, _ = measure._best_seconds(work, threads)

@@ -94,16 +94,6 @@ def test_where_all_waited_the_wait_is_taken_out_and_said(monkeypatch: pytest.Mon
     assert row["waited_share"] == pytest.approx(7 / 9)
 
 
-def test_a_correction_that_leaves_no_ttft_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    timings = [
-        BatchTiming(9.0, 0.2, waited_s=7.0, ttft_waited_s=0.3),
-        BatchTiming(8.0, 0.2, waited_s=5.0, ttft_waited_s=0.3),
-    ]
-    row, _ = row_of(timings, monkeypatch)
-    assert row["e2e_mean_s"] == 8.0
-    assert "taken out" not in row["flags"]
-
-
 def test_waits_of_several_threads_overlap_and_stay_in(monkeypatch: pytest.MonkeyPatch) -> None:
     timings = [BatchTiming(9.0, 0.9, waited_s=7.0), BatchTiming(5.0, 0.5, waited_s=1.0)]
     row, _ = row_of(timings, monkeypatch, threads=2)

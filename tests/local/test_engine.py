@@ -28,10 +28,11 @@ class Spy:
         self.order: list[tuple[int, int]] = []
 
     def generate_batch(self, prompts: list[list[str]], callback: Any, **options: Any) -> list[Any]:
-        self.prompts, self.options = prompts, options
+        self.prompts = prompts
+        order = self.order  # the engine's thread must not come to own the generator through us
 
         def note(step: Any) -> bool:
-            self.order.append((step.step, step.batch_id))
+            order.append((step.step, step.batch_id))
             return bool(callback(step))
 
         answers = self.generator.generate_batch(prompts, callback=note, **options)

@@ -105,6 +105,14 @@ def waited_s(thread_id: int) -> float:
         return 0.0
 
 
+def time_and_wait_s(thread_id: int) -> tuple[float, float]:
+    """``time.perf_counter`` and `waited_s` of one moment: no wait falls between the two."""
+    while True:
+        waited_before_s, now_s = waited_s(thread_id), time.perf_counter()
+        if waited_s(thread_id) == waited_before_s:
+            return now_s, waited_before_s
+
+
 def _flops_per_s(threads: int) -> tuple[float, str]:
     """The rate, and how it was measured."""
     pools = _threadpoolctl()
@@ -155,12 +163,14 @@ def _best_seconds(work: Callable[[], object], threads: int) -> tuple[float, str]
     """
     work()
     left_alone, busy = [], []
-    thread, start_s = threading.get_native_id(), time.perf_counter()
+    thread = threading.get_native_id()
+    start_s, waited_before_s = time_and_wait_s(thread)
+    begin_s = start_s
     while True:
-        waited_before_s, begin_s = waited_s(thread), time.perf_counter()
         work()
-        end_s = time.perf_counter()
-        seconds, waited = end_s - begin_s, waited_s(thread) - waited_before_s
+        end_s, waited_after_s = time_and_wait_s(thread)
+        seconds, waited = end_s - begin_s, waited_after_s - waited_before_s
+        begin_s, waited_before_s = end_s, waited_after_s
         if waited <= UNDISTURBED_SHARE * seconds:
             left_alone.append(seconds)
         else:

@@ -129,9 +129,8 @@ def _usable(timings: Sequence[BatchTiming], threads: int) -> list[BatchTiming]:
     """The timings that the row is made of, fastest first."""
     used = [t for t in timings if t.undisturbed]
     if not used and threads == 1:
-        # A thread that waited already before the prompts came has more to take out than it took.
-        used = [t for t in map(BatchTiming.without_waits, timings) if t.ttft_s > 0]
-    if not used:
+        used = [t.without_waits() for t in timings]
+    elif not used:
         used = [min(timings, key=lambda t: t.waited_share)]
     return sorted(used, key=lambda t: t.e2e_s)
 

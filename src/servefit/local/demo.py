@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from servefit.local.campaign import Point, Row, point_of
 from servefit.local.decoder import opt_config
 from servefit.points import Points
 from servefit.runs.check import check
-from servefit.runs.table import table_from_rows
+from servefit.runs.table import RunTable, table_from_rows
 
 #: An SLO that means something on any machine: a multiple of what the same machine does.
 SLO = "e2e=2x@8"
@@ -155,14 +155,19 @@ def fit_slim(plan: Plan, rows: Sequence[Row]) -> Calibration:
     Raises:
         ServefitError: a row contradicts itself, or the fit is not possible.
     """
-    wanted = set(plan.train)
-    table = check(table_from_rows([r for r in rows if point_of(r) in wanted], "demo"))
+    return api.fit(_table(rows, plan.train), "slim")
+
+
+def _table(rows: Sequence[Row], points: Iterable[Point]) -> RunTable:
+    """The rows of these points; raises `ServefitError` if one contradicts itself."""
+    wanted = set(points)
+    table = check(table_from_rows([row for row in rows if point_of(row) in wanted], "the demo"))
     for problem in table.refused:
         raise ServefitError(
-            f"a measured row was refused: {problem.column} = {problem.value} {problem.reason}: "
-            "was the machine busy while its peaks were measured? Start again"
+            f"a measured row was refused: {problem.column} = {problem.value} {problem.reason}; "
+            "start again on a quiet machine"
         )
-    return api.fit(table, "slim")
+    return table
 
 
 def predict_curve(plan: Plan, calibration: Calibration) -> tuple[list[int], Prediction]:
@@ -197,8 +202,12 @@ def tests_of(plan: Plan, advice: Advice | Infeasible) -> dict[Point, str]:
 def verify(
     tests: Mapping[Point, str], rows: Sequence[Row], calibration: Calibration
 ) -> list[Check]:
-    """Predicted against measured at each test point."""
-    measured_at = {point_of(row): row for row in rows}
+    """Predicted against measured at each test point.
+
+    Raises:
+        ServefitError: a row contradicts itself.
+    """
+    measured_at = {point_of(row): row for row in _table(rows, tests).frame.to_dicts()}
     checks = []
     for point, what in tests.items():
         lengths = (point.input_tokens, point.output_tokens)
