@@ -126,6 +126,14 @@ def test_at_is_of_files_that_do_not_say_it(files):
     assert trace["classes"][0]["output_tokens"] == 3
 
 
+def test_a_law_is_fitted_on_captured_steps(files):
+    table = files / "steps.jsonl"
+    invoke(
+        *("characterise", files / "nsys.sqlite", "--model", "facebook/opt-125m", "--steps", table)
+    )
+    assert "2 good" in invoke("check", table)
+
+
 def test_figures_are_written(files):
     pytest.importorskip("altair")
     folder = files / "figures"

@@ -9,7 +9,13 @@ import pytest
 from servefit.characterise.classify import load_kernel_table
 from servefit.characterise.compare import lines_of
 from servefit.characterise.profile import KernelTime, Launch, Profile, StepTime
-from servefit.characterise.report import attention_table, class_rows, counter_rows, document
+from servefit.characterise.report import (
+    attention_table,
+    class_rows,
+    counter_rows,
+    document,
+    step_rows,
+)
 from servefit.characterise.run import Size, run
 from servefit.characterise.work import ATTENTION_DECODE, FFN, LM_HEAD, PROJECTIONS
 from servefit.errors import ServefitError
@@ -109,6 +115,18 @@ def test_class_rows_say_calls_steps_and_shares():
     assert sum(r["share"] for r in rows) == pytest.approx(1)
 
 
+def test_marked_steps_make_a_table_that_a_law_is_fitted_on():
+    size = Size(8, 100, 3)
+    steps = (StepTime("prefill", 0.1, size), StepTime("decode", 0.05, size, 3))
+    mixed = (StepTime("mixed", 0.1, size), StepTime("decode", 0.05, None, 3))
+    prefill, decode = step_rows([Profile("x", "y", steps=steps + mixed)], {"model": "m"})
+    assert (prefill["phase"], prefill["prefill_tokens"]) == ("context", 800)
+    assert (decode["phase"], decode["decode_requests"]) == ("decode", 8)
+    # Before the step that yields the third token: the prompt and one answered token.
+    assert decode["mean_decode_context_tokens"] == 101
+    assert decode["model"] == "m"
+
+
 def launches() -> Profile:
     return Profile(
         "counted",
@@ -156,11 +174,7 @@ def test_figures_are_those_that_the_files_carry(tmp_path):
         *("phases", "shares", "roofline", "attention_share", "attention_bandwidth"),
     }
     by_phase = dict(figures([profile(), profile()], measured, "t", GPU))["phases"].to_dict()
-    rows = (
-        next(iter(by_phase["datasets"].values()))
-        if "datasets" in by_phase
-        else (by_phase["data"]["values"])
-    )
+    rows = by_phase["data"]["values"]
     assert {r["part"]: r["seconds"] for r in rows} == pytest.approx(
         {"prefill": 0.1, "decode": 0.1}
     ), "two captures of a batch are one bar"

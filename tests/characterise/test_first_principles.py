@@ -83,9 +83,9 @@ def test_attention_overtakes_the_ffn_at_the_batches_where_throughput_saturates()
         ((16, 128, 2048), 26.08),
     ],
 )
-def test_the_roofline_lies_below_the_papers_figure_3_by_a_quarter_at_most(point, seconds):
+def test_the_roofline_lies_below_the_papers_figure_3_by_a_fifth_at_most(point, seconds):
     result = run(MISTRAL, H100, Size(*point))
-    assert 0.75 * seconds < result.prefill_s + result.decode_s < seconds
+    assert 0.8 * seconds < result.prefill_s + result.decode_s < seconds
 
 
 def test_prefill_is_bound_by_compute_and_decode_by_bandwidth():

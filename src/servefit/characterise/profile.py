@@ -78,11 +78,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One marked engine step by the wall clock."""
+    """One marked engine step by the wall clock; ``token`` is the one that a decode step yields."""
 
     phase: str
     wall_s: float
     size: Size | None = None
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from servefit.characterise.classify import ATTENTION, UNCLASSIFIED
 from servefit.characterise.compare import Line
-from servefit.characterise.profile import Launch, Part, Profile, shares
+from servefit.characterise.profile import DECODE, PREFILL, Launch, Part, Profile, shares
+from servefit.offline.steps import StepShape
+from servefit.runs.schema import SCHEMA_VERSION
 
 #: Counters of a launch that are percentages, with their titles.
 PERCENTAGES = (
@@ -55,6 +57,33 @@ def class_rows(profile: Profile) -> list[dict[str, Any]]:
                     "share": share,
                 }
             )
+    return rows
+
+
+def step_rows(profiles: Iterable[Profile], about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Marked steps as rows of a table of engine steps, which a law is fitted on.
+
+    Args:
+        profiles: with marked steps; mixed ones are left out, as a mark does not tell their shape.
+        about: columns of every row: model, dtype, and the like.
+    """
+    rows = []
+    for step in (step for profile in profiles for step in profile.steps):
+        size = step.size
+        if size is None:
+            continue
+        if step.phase == PREFILL:
+            shape = StepShape(
+                prefill_tokens=size.batch * size.input_tokens, prefill_requests=size.batch
+            )
+        elif step.phase == DECODE and step.token is not None:
+            # The newest token is an input of this step and not yet in the cache.
+            cached = size.input_tokens + step.token - 2
+            shape = StepShape(decode_requests=size.batch, decode_context_tokens=size.batch * cached)
+        else:
+            continue
+        row = {"schema_version": SCHEMA_VERSION, **about, "segment": "sweep"}
+        rows.append({**row, "step_time_s": step.wall_s, **shape.as_row(), "n": 1})
     return rows
 
 

@@ -56,6 +56,12 @@ _PART = re.compile(r"(?P<size>\d+,\d+,\d+)(?:,(?P<phase>prefill|decode))?", re.A
 )
 @click.option("--figures", "figures_dir", metavar="FOLDER", help="Write the figures there.")
 @click.option(
+    "--steps",
+    "steps_file",
+    metavar="FILE",
+    help="Write the marked steps as a table of engine steps, for `servefit fit --law step`.",
+)
+@click.option(
     "--format",
     "suffix",
     type=click.Choice(["png", "svg", "html"]),
@@ -146,6 +152,8 @@ def command(
 
         calibration = as_calibration(options["calibration"])
     lines = lines_of(profiles, shape, hardware, calibration, options["tensor_parallel_size"])
+    if options["steps_file"]:
+        _write_steps(profiles, shape, {**options, "model": model, "gpu": gpu})
     if options["figures_dir"]:
         _draw(profiles, lines, shape, hardware, options["figures_dir"], options["suffix"])
     if as_json:
@@ -250,6 +258,28 @@ def _shape(model: str | None, options: Mapping[str, Any]) -> ModelShape | None:
 
     kv_cache_dtype = options["kv_cache_dtype"] or options["dtype"]
     return get_model(model).with_dtypes(options["dtype"], kv_cache_dtype)
+
+
+def _write_steps(
+    profiles: Sequence[Profile], shape: ModelShape | None, options: Mapping[str, Any]
+) -> None:
+    import json
+
+    from servefit.characterise.report import step_rows
+
+    if shape is None:
+        raise ServefitError("--steps: the table names a model: give --model")
+    about = {
+        "model": options["model"],
+        "gpu": options["gpu"],
+        "tensor_parallel_size": options["tensor_parallel_size"],
+        "dtype": shape.weight_dtype,
+        "kv_cache_dtype": shape.kv_cache_dtype,
+    }
+    rows = step_rows(profiles, about)
+    if not rows:
+        raise ServefitError("--steps: no step is marked in these files")
+    common.write_text(options["steps_file"], "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _draw(

@@ -102,7 +102,9 @@ class _Export:
             self._where,
             TOOL,
             kernels=merged(kernels),
-            steps=tuple(StepTime(m.phase, (end - start) / 1e9, m.size) for start, end, m in marks),
+            steps=tuple(
+                StepTime(m.phase, (end - start) / 1e9, m.size, m.token) for start, end, m in marks
+            ),
             metrics=metrics,
         )
 

@@ -52,7 +52,9 @@ def read(text: str, where: str, table: KernelTable) -> Profile:
     found = merged(kernels)
     if not found:
         raise ServefitError(f"{where}: holds neither GPU kernels nor CPU operators")
-    steps = tuple(StepTime(m.phase, (e.end_us - e.start_us) / 1e6, m.size) for e, m in marks)
+    steps = tuple(
+        StepTime(m.phase, (e.end_us - e.start_us) / 1e6, m.size, m.token) for e, m in marks
+    )
     device = "GPU" if on_gpu else "CPU"
     return Profile(where, f"{TOOL} ({device})", kernels=found, steps=steps)
 
