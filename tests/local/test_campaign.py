@@ -11,15 +11,7 @@ import pytest
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
 from servefit.local import campaign
-from servefit.local.campaign import (
-    Point,
-    Row,
-    load_rows,
-    measure,
-    missing_points,
-    point_of,
-    save_rows,
-)
+from servefit.local.campaign import Campaign, Point, Row, load_rows, measure, point_of, save_rows
 from servefit.local.engine import BatchTiming
 from servefit.runs.check import check
 from servefit.runs.table import table_from_rows
@@ -126,21 +118,17 @@ def test_a_killed_campaign_goes_on_with_what_is_missing(
     pytest.importorskip("ctranslate2")
     plan = [Point(str(tiny_config), 4, 3, batch) for batch in (1, 2, 3)]
     path = tmp_path / name
-    measuring = measure(plan, MACHINE, threads=1, repeats=1)
-    save_rows([next(measuring)], path)
+    measuring = Campaign(path, [], MACHINE, 1, 1).measure_missing(plan)
+    first = next(measuring)
     measuring.close()  # the kill
 
-    rows = load_rows(path)
-    first = dict(rows[0])
-    todo = missing_points(plan, rows)
-    assert todo == plan[1:]
-    for row in measure(todo, MACHINE, threads=1, repeats=1):
-        rows.append(row)
-        save_rows(rows, path)
+    resumed = Campaign(path, load_rows(path), MACHINE, 1, 1)
+    assert resumed.missing(plan) == plan[1:]
+    assert len(list(resumed.measure_missing(plan))) == 2
     kept = load_rows(path)
     assert [point_of(row) for row in kept] == plan
     assert kept[0]["e2e_mean_s"] == first["e2e_mean_s"]
-    assert missing_points(plan, kept) == []
+    assert Campaign(path, kept, MACHINE, 1, 1).missing(plan) == []
 
 
 def test_a_failed_write_leaves_the_file_as_it_was(
@@ -169,3 +157,14 @@ def test_a_damaged_row_is_named_before_anything_is_measured(tmp_path: Path) -> N
 
 def test_there_are_no_rows_where_there_is_no_file(tmp_path: Path) -> None:
     assert load_rows(tmp_path / "runs.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("runs.txt", "use .csv, .jsonl"), ("absent/runs.csv", "there is no folder")],
+)
+def test_a_file_that_cannot_be_written_is_refused_at_once(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ServefitError, match=message):
+        load_rows(tmp_path / name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servefit.advise import Advice, Infeasible
     from servefit.calibration import Calibration
     from servefit.hardware import Hardware
-    from servefit.local.campaign import Point, Row
+    from servefit.local.campaign import Campaign, Point, Row
     from servefit.local.demo import Check, Plan, SloCheck
 
 
@@ -55,12 +55,10 @@ def command(
     """
     from servefit.hardware.measure import default_threads
     from servefit.local import demo
-    from servefit.local.campaign import load_rows
+    from servefit.local.campaign import Campaign, load_rows
     from servefit.local.decoder import require_ctranslate2
 
     require_ctranslate2()
-    cores = threads or default_threads()
-    show = not as_json
     with ExitStack() as stack:
         if output is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="servefit-")))
@@ -68,23 +66,25 @@ def command(
         else:
             path = Path(output)
             folder = path.with_name(f"{path.stem}-models")
-        plan = demo.make_plan(folder, quick=quick)
         rows = load_rows(path)
+        plan = demo.make_plan(folder, quick=quick)
+        cores = threads or default_threads()
         machine = demo.machine_of(rows, cores, str(path))
-        if show:
+        campaign = Campaign(path, rows, machine, cores, plan.repeats)
+        if not as_json:
             _show_machine(machine, found=len(rows))
-        _measure(plan.train, "Measuring", rows, path, machine, cores, plan.repeats)
+        _measure(campaign, plan.train, "Measuring")
         fit = demo.fit_slim(plan, rows)
         if calibration is not None:
             common.write_text(calibration, fit.to_json())
         advice = demo.advise(plan, fit)
-        if show:
+        if not as_json:
             _show_measured(plan, rows)
             _show_fit(fit)
             _show_curve(plan, fit)
             _show_advice(advice)
         tests = demo.tests_of(plan, advice)
-        _measure(list(tests), "Verifying", rows, path, machine, cores, plan.repeats)
+        _measure(campaign, list(tests), "Verifying")
         checks = demo.verify(tests, rows, fit)
     slo = demo.check_slo(plan, rows, advice)
     if as_json:
@@ -95,39 +95,26 @@ def command(
     _show_next(output, calibration)
 
 
-def _measure(
-    points: Sequence[Point],
-    what: str,
-    rows: list[Row],
-    path: Path,
-    machine: Hardware,
-    threads: int,
-    repeats: int,
-) -> None:
-    """Add the rows that are missing, each saved at once; a bar on stderr."""
+def _measure(campaign: Campaign, points: Sequence[Point], what: str) -> None:
+    """Add the rows that are missing; a bar on stderr."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from servefit.local.campaign import measure, missing_points, save_rows
-
-    todo = missing_points(points, rows)
+    missing = len(campaign.missing(points))
     console = common.console(stderr=True)
-    if todo and not console.is_terminal:
-        console.print(f"{what} {len(todo)} points ...")
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # No thread of its own refreshes the bar: it would disturb what is measured.
+    if missing and not console.is_terminal:
+        console.print(f"{what} {missing} points ...")
     progress = Progress(
-        *columns,
+        *(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
         console=console,
         transient=True,
+        # No thread of its own refreshes the bar: it would disturb what is measured.
         auto_refresh=False,
         disable=not console.is_terminal,
     )
     with progress:
-        bar = progress.add_task(what, total=len(points), completed=len(points) - len(todo))
+        bar = progress.add_task(what, total=len(points), completed=len(points) - missing)
         progress.refresh()
-        for row in measure(todo, machine, threads=threads, repeats=repeats):
-            rows.append(row)
-            save_rows(rows, path)
+        for _ in campaign.measure_missing(points):
             progress.update(bar, advance=1, refresh=True)
 
 
@@ -247,6 +234,10 @@ def _show_checks(checks: Sequence[Check]) -> None:
     )
     throughput, e2e = (demo.mape_pct(checks, c) for c in ("total_tokens_per_s", "e2e_mean_s"))
     click.echo(f"Mean absolute error: throughput {throughput:.1f} %, E2E {e2e:.1f} %.")
+    if max(throughput, e2e) > demo.POOR_PCT:
+        click.echo(
+            "That is poor: SLIM describes this machine badly, measure before you act."
+        )
 
 
 def _show_verdict(held: SloCheck | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
 from servefit.local.engine import BatchTiming, LocalEngine, local_engine
-from servefit.runs.table import read_table, table_from_rows, write_table
+from servefit.runs.table import SUFFIXES, read_table, table_from_rows, write_table
 
 #: Disturbed repeats are tried again until a point has taken this many times what its repeats need,
 #: within these seconds.
@@ -41,10 +41,40 @@ class Point:
     batch: int
 
 
-def missing_points(plan: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> list[Point]:
-    """The points of a plan that no row is of: what is left to do after an interruption."""
-    done = {point_of(row) for row in rows}
-    return [point for point in plan if point not in done]
+@dataclass(frozen=True)
+class Campaign:
+    """A table of runs that grows by one row a point.
+
+    Attributes:
+        path: the file (.csv, .jsonl or .parquet).
+        rows: what is in it; `measure_missing` adds to it.
+        machine: peaks that are written into each row.
+        threads: cores to compute on.
+        repeats: undisturbed timings wanted of each point.
+    """
+
+    path: Path
+    rows: list[Row]
+    machine: Hardware
+    threads: int
+    repeats: int
+
+    def missing(self, points: Iterable[Point]) -> list[Point]:
+        """The points that no row is of: what is left to do after an interruption."""
+        done = {point_of(row) for row in self.rows}
+        return [point for point in points if point not in done]
+
+    def measure_missing(self, points: Iterable[Point]) -> Iterator[Row]:
+        """Measure what is missing; each row is in the file when it is yielded.
+
+        Raises:
+            ServefitError: as `measure` and `save_rows`.
+        """
+        missing = self.missing(points)
+        for row in measure(missing, self.machine, threads=self.threads, repeats=self.repeats):
+            self.rows.append(row)
+            save_rows(self.rows, self.path)
+            yield row
 
 
 def measure(
@@ -89,8 +119,12 @@ def load_rows(path: Path) -> list[Row]:
     """The rows of an earlier campaign; none if there is no such file.
 
     Raises:
-        ServefitError: it is no table of runs, or one of its rows cannot be read.
+        ServefitError: no table can be written there, it is none, or one of its rows cannot be read.
     """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ServefitError(f"{path}: no table format has this suffix: use {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ServefitError(f"{path}: there is no folder {path.parent}")
     if not path.exists():
         return []
     table = read_table(path)

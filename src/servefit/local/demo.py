@@ -28,6 +28,8 @@ from servefit.runs.table import RunTable, table_from_rows
 #: An SLO that means something on any machine: a multiple of what the same machine does.
 SLO = "e2e=2x@8"
 EPSILON = 0.1
+#: A fit that misses unseen points by more than this is called poor.
+POOR_PCT = 25.0
 CONFIDENCE = 0.9
 
 #: Lengths (input, output) that the advice is for.
@@ -123,8 +125,11 @@ def make_plan(folder: Path, *, quick: bool = False) -> Plan:
 
 def _write_config(folder: Path, layers: int, width: int) -> str:
     path = folder / f"opt-{layers}l-{width}d" / "config.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(opt_config(layers, width), indent=2) + "\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(opt_config(layers, width), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ServefitError(f"{path}: cannot be written ({error.strerror})") from None
     return str(path)
 
 

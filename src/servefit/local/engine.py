@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 import time
@@ -17,6 +16,7 @@ import numpy as np
 from servefit.errors import ServefitError
 from servefit.hardware.measure import UNDISTURBED_SHARE, time_and_wait_s
 from servefit.local.decoder import NUM_SPECIAL_TOKENS, require_ctranslate2, write_decoder
+from servefit.models.config import read_config_file
 
 #: The engine's thread rests between batches within microseconds, later where others take its core.
 MOST_SECONDS_TO_REST = 2.0
@@ -83,9 +83,13 @@ class _TokenClock:
 
     def timing(self) -> BatchTiming:
         """What was timed."""
-        start, first, last = self._marks[0], self._marks[1], self._marks[-1]
+        (start_s, start_waited_s), (first_s, first_waited_s), *_ = self._marks
+        last_s, last_waited_s = self._marks[-1]
         return BatchTiming(
-            last[0] - start[0], first[0] - start[0], last[1] - start[1], first[1] - start[1]
+            e2e_s=last_s - start_s,
+            ttft_s=first_s - start_s,
+            waited_s=last_waited_s - start_waited_s,
+            ttft_waited_s=first_waited_s - start_waited_s,
         )
 
 
@@ -104,18 +108,25 @@ class LocalEngine:
     Attributes:
         config: the model's ``config.json``.
         threads: cores that it computes on.
+        thread_id: of the one that leads them, as the operating system numbers it.
         version: of ctranslate2.
     """
 
     def __init__(
-        self, generator: Any, config: Mapping[str, Any], *, threads: int, version: str
+        self,
+        generator: Any,
+        config: Mapping[str, Any],
+        *,
+        threads: int,
+        thread_id: int,
+        version: str,
     ) -> None:
         """Wrap a loaded ctranslate2 generator."""
         self._generator = generator
         self.config = config
         self.threads = threads
+        self.thread_id = thread_id
         self.version = version
-        self._thread_id = self._find_thread()
 
     def close(self) -> None:
         """Free the model and end its worker thread, here and now.
@@ -139,7 +150,7 @@ class LocalEngine:
         """
         self._check(batch=batch, input_tokens=input_tokens, output_tokens=output_tokens)
         prompts = self._prompts(batch, input_tokens, seed)
-        clock = _TokenClock(self._thread_id, num_tokens=batch * output_tokens)
+        clock = _TokenClock(self.thread_id, num_tokens=batch * output_tokens)
         clock.start()
         results = self._generator.generate_batch(
             prompts,
@@ -160,25 +171,13 @@ class LocalEngine:
             )
         return clock.timing()
 
-    def _find_thread(self) -> int:
-        """The thread that computes, as the operating system numbers it."""
-        found: list[int] = []
-        prompt = self._prompts(1, 1, seed=0)
-
-        def on_token(_: object) -> bool:
-            found.append(threading.get_native_id())
-            return True
-
-        self._generator.generate_batch(prompt, max_length=1, callback=on_token)
-        return found[0]
-
     def _check(self, **sizes: int) -> None:
         for name, value in sizes.items():
             if value < 1:
                 raise ServefitError(f"{name} = {value}: must be at least 1")
         context = sizes["input_tokens"] + sizes["output_tokens"]
-        positions = self.config["max_position_embeddings"]
-        if context > positions:
+        positions = self.config.get("max_position_embeddings")
+        if positions is not None and context > positions:
             raise ServefitError(
                 f"input_tokens + output_tokens = {context}: the model has "
                 f"max_position_embeddings = {positions}"
@@ -200,10 +199,11 @@ def local_engine(config_path: Path, *, threads: int) -> Iterator[LocalEngine]:
         threads: cores to compute on, in one worker: batches never run side by side.
 
     Raises:
-        ServefitError: ctranslate2 is not installed, or the shape is one it cannot build.
+        ServefitError: ctranslate2 is not installed, the config cannot be read, or its shape is one
+            that cannot be built.
     """
     ctranslate2 = require_ctranslate2()
-    config = json.loads(config_path.read_text(encoding="utf-8"))
+    config = read_config_file(config_path)
     with tempfile.TemporaryDirectory(prefix="servefit-") as folder:
         write_decoder(config, Path(folder))
         generator = ctranslate2.Generator(
@@ -214,10 +214,28 @@ def local_engine(config_path: Path, *, threads: int) -> Iterator[LocalEngine]:
             f"ctranslate2 computes in {generator.compute_type} on this machine: float32 is "
             "needed for the dtype in the runs to be true"
         )
-    version = ctranslate2.__version__
-    engine = LocalEngine(generator, config, threads=threads, version=version)
+    engine = LocalEngine(
+        generator,
+        config,
+        threads=threads,
+        thread_id=_leading_thread(generator),
+        version=ctranslate2.__version__,
+    )
     del generator  # the engine holds the only reference, see `close`
     try:
         yield engine
     finally:
         engine.close()
+
+
+def _leading_thread(generator: Any) -> int:
+    """Ask the thread that calls back for its number, with a prompt of one token."""
+    found: list[int] = []
+
+    def on_token(_: object) -> bool:
+        found.append(threading.get_native_id())
+        return True
+
+    prompt = [[str(NUM_SPECIAL_TOKENS)]]
+    generator.generate_batch(prompt, max_length=1, callback=on_token)
+    return found[0]
