@@ -283,9 +283,11 @@ def _hardware_of(
     """Measured peaks that the row carries, else the catalogue's under the row's name."""
     name, dtype, flops, bandwidth, memory = key
     if flops is not None and bandwidth is not None:
+        # The peak is that of what ran: where no format is named, of whichever the model has.
+        formats = ("float32", "float16") if dtype in (None, "auto") else (dtype,)
         return Hardware(
             name=name or "measured",
-            peak_flops_per_s={dtype or "float32": flops},
+            peak_flops_per_s=dict.fromkeys(formats, flops),
             memory_bandwidth_bytes_per_s=bandwidth,
             memory_bytes=memory,
         )

@@ -14,8 +14,9 @@ Static. All B prompts are prefilled, as many a step as fit the token budget, the
 
 Prefix caching with hit rate h leaves (1 - h) IL tokens of a prompt to compute after h IL cached
 ones. Speculative decoding with g drafts accepted at rate a yields
-tau = (1 - a^(g+1)) / (1 - a) tokens a step (Leviathan et al. 2023, Eq. 1), so OL / tau steps of
-g + 1 tokens a request; proposing costs g c decode steps more (c: `Serving.draft_cost`).
+tau = (1 - a^(g+1)) / (1 - a) tokens a step (Leviathan et al. 2023, Eq. 1). The first token comes
+from prefill, (OL - 1) / tau steps of g + 1 tokens follow, at least one where any token is due; OL
+above stands for one more than that. Proposing costs g c decode steps more (c: the draft's cost).
 Pipeline parallelism over s stages splits the batch into s micro-batches that fill the stages: each
 step is that of B / s requests (of one, if there are fewer), and each micro-batch has its share of
 the KV cache. What the stages send each other is left out.
@@ -145,7 +146,8 @@ def _static_in_waves(load: _Load) -> tuple[Steps, Steps]:
     )
     # With one output token nothing decodes: prefill is all there is.
     admitted = next((i for i, wave in enumerate(simulated) if wave.decoding), len(simulated))
-    tokens_a_step = float(load.output_tokens[0] / load.decode_steps[0])
+    decode_steps = float(load.decode_steps[0]) - 1
+    tokens_a_step = (float(load.output_tokens[0]) - 1) / decode_steps if decode_steps else 1.0
     steps = [
         load.steps(
             np.array([wave.count / tokens_a_step if wave.decoding else wave.count]),
@@ -183,6 +185,7 @@ class _Load:
         prompt = points.input_tokens[row]
         output = points.output_tokens[row]
         hit, stages = serving.prefix_hit_rate, serving.pipeline_parallel_size
+        tau = tokens_per_step(serving.draft_tokens, serving.acceptance_rate)
         sd, spread = points.context_sd_tokens, points.prompt_spread
         budget = serving.max_num_batched_tokens[row]
         # An engine that does not chunk must be able to take its longest prompt in one step.
@@ -197,7 +200,7 @@ class _Load:
             mean_context=mean_context(points)[row],
             context_sd=output / np.sqrt(12.0) if sd is None else sd[row],
             prompt_spread=np.ones(len(row)) if spread is None else spread[row],
-            decode_steps=output / tokens_per_step(serving.draft_tokens, serving.acceptance_rate),
+            decode_steps=1 + np.maximum((output - 1) / tau, np.minimum(output - 1, 1.0)),
             drafts=np.full(len(row), float(serving.draft_tokens)),
             draft_cost=np.full(len(row), serving.draft_cost),
             budget=np.where(np.isnan(budget), assumed, budget),
