@@ -71,6 +71,11 @@ def test_figures_are_of_the_right_order() -> None:
             assert rates["fp4"] / rates["bfloat16"] == 4
 
 
+def test_every_accelerator_of_the_catalogue_names_its_maker() -> None:
+    assert {hardware.vendor for hardware in catalogue()} == {"NVIDIA", "AMD"}
+    assert get_hardware("AMD Instinct MI300X").vendor == "AMD"
+
+
 def test_the_accelerator_of_the_paper() -> None:
     hardware = get_hardware("H100-64GB")
     assert hardware.peak_flops("float16") == 989e12

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servefit.calibration import Calibration
+from servefit.calibration import Calibration, Discrepancy
 from servefit.errors import ServefitError
 from servefit.laws import Observations, cautions, get_law
-from servefit.laws.features import FORMULAS, features_of
+from servefit.laws.features import FORMULAS, features_of, formulas_of_rows
 from servefit.laws.step.running import batch_limits, flatten, tokens_per_step
 from servefit.laws.step.why import why
 from servefit.laws.step.work import mean_reach, step_cost
@@ -177,14 +177,26 @@ def test_speculation_saves_steps_and_pays_for_its_drafts() -> None:
     tau = tokens_per_step(3, 0.8)
     context = 600 + 300 / 2
     verify_s = seconds(steps(decode=1, context=context, drafts=3), theta=TYPICAL)
-    assert lucky.decode_s == pytest.approx((300 / tau - 1) * verify_s)
+    assert lucky.decode_s == pytest.approx(299 / tau * verify_s)
     assert lucky.decode_s < plain.decode_s
     unlucky = STEP.predict(LAW, point(batch=1, **serving, acceptance_rate=0.0))
     assert unlucky.decode_s > plain.decode_s
     drafted = STEP.predict(LAW, point(batch=1, **serving, acceptance_rate=0.8, draft_cost=0.1))
     plain_step_s = seconds(steps(decode=1, context=context), theta=TYPICAL)
     extra_s = drafted.decode_s - lucky.decode_s
-    assert extra_s == pytest.approx((300 / tau - 1) * 0.3 * plain_step_s)
+    assert extra_s == pytest.approx(299 / tau * 0.3 * plain_step_s)
+
+
+@pytest.mark.parametrize("output_tokens", [2, 3, 9])
+def test_a_second_token_takes_a_step_however_many_drafts_are_accepted(output_tokens: int) -> None:
+    serving = {"static": True, "kv_capacity_tokens": 1e9, "draft_tokens": 8}
+    context = 600 + output_tokens / 2
+    answered = replace(
+        point(batch=1, **serving, acceptance_rate=1.0), output_tokens=np.array(float(output_tokens))
+    )
+    answer = STEP.predict(LAW, answered)
+    verify_s = seconds(steps(decode=1, context=context, drafts=8), theta=TYPICAL)
+    assert answer.decode_s == pytest.approx(verify_s)
 
 
 # Pipeline parallelism.
@@ -288,6 +300,28 @@ def test_a_part_that_no_row_exercised_is_marked_by_name(name: str) -> None:
     assert cautions(replace(fitted, features=(name,)), EXOTIC[name]) == []
 
 
+def half_width(fit: Calibration, points: Points) -> float:
+    found = STEP.spread(fit, points)
+    assert found is not None
+    return float(np.max(found["e2e_s"].log_half_width(0.9)))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_what_only_a_formula_stands_for_is_less_sure(name: str) -> None:
+    known = {"formulas": Discrepancy(0.1, 1.0, 2.0, levels=("",))}
+    dense = replace(LAW, degrees_of_freedom=10, discrepancies=known)
+    assert half_width(dense, EXOTIC[name]) > 2 * half_width(dense, point())
+    seen = {"formulas": replace(known["formulas"], levels=("", name))}
+    calibrated = replace(dense, discrepancies=seen)
+    assert half_width(calibrated, EXOTIC[name]) == pytest.approx(half_width(dense, point()))
+
+
+def test_only_the_rows_beyond_the_window_rest_on_its_formula() -> None:
+    lengths = np.array([100.0, 600.0, 900.0])
+    flat, serving = flatten(replace(point(WINDOWED), input_tokens=lengths))
+    assert formulas_of_rows(flat, serving).tolist() == ["", "", "sliding windows"]
+
+
 def test_a_window_that_no_context_reaches_is_no_feature() -> None:
     assert features_of(point(WINDOWED)) == frozenset()
 
@@ -307,6 +341,7 @@ def test_a_fit_remembers_what_its_rows_exercised_and_its_file_too() -> None:
     seen = Observations(points, answer.total_tokens_per_s, answer.e2e_s, np.arange(3))
     fit = STEP.fit(seen)
     assert fit.features == ("mixture of experts",)
+    assert fit.discrepancies["formulas"].levels == ("", "mixture of experts")
     assert Calibration.from_json(fit.to_json()).features == fit.features
     assert cautions(fit, point(MIXTURE)) == []
     assert "multi-head latent attention: uncalibrated" in cautions(fit, point(LATENT))[0]

@@ -111,6 +111,17 @@ def test_an_accelerator_of_unknown_peaks_is_hardly_known_without_runs() -> None:
     assert width(fit, strange) > 2 * width(fit, known)
 
 
+def test_another_makers_gpu_is_less_sure_until_one_was_measured() -> None:
+    at = points([16])
+    theirs = replace(at, hardware=(replace(GPU, name="theirs", vendor="AMD"),))
+    prior = LAW.prior()
+    assert width(prior, theirs) > 1.1 * width(prior, at)
+    rng = np.random.default_rng(13)
+    runs = replace(points([1, 8, 32, 128]), hardware=theirs.hardware)
+    fit = LAW.fit(measured(drawn(rng), runs, rng))
+    assert width(fit, theirs) < width(fit, at)
+
+
 def test_peaks_of_unknown_accelerators_do_not_touch_known_ones() -> None:
     prior = LAW.prior()
     moved = replace(

@@ -18,6 +18,7 @@ class Hardware:
         memory_bandwidth_bytes_per_s: peak DRAM/HBM bandwidth.
         memory_bytes: GPU memory.
         link_bandwidth_bytes_per_s: bandwidth to its peers, one direction, for tensor parallelism.
+        vendor: who makes it; empty where nobody said.
         sources: where each number comes from, by field name.
         notes: what a reader should know.
     """
@@ -27,6 +28,7 @@ class Hardware:
     memory_bandwidth_bytes_per_s: float | None = None
     memory_bytes: float | None = None
     link_bandwidth_bytes_per_s: float | None = None
+    vendor: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     notes: str = ""
 

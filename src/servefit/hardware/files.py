@@ -16,7 +16,7 @@ from servefit.hardware.accelerator import Hardware
 from servefit.units import parse_bytes
 
 _NUMBERS = ("memory_bandwidth_bytes_per_s", "memory_bytes", "link_bandwidth_bytes_per_s")
-_KEYS = {"name", "aliases", "peak_flops_per_s", *_NUMBERS, "sources", "notes"}
+_KEYS = {"name", "vendor", "aliases", "peak_flops_per_s", *_NUMBERS, "sources", "notes"}
 #: No accelerator has fewer FLOP/s, bytes/s or bytes.
 SMALLEST_RATE = 1e6
 _MULTIPLES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -78,6 +78,8 @@ def hardware_toml(hardware: Hardware) -> str:
         value = getattr(hardware, key)
         if value is not None:
             lines.append(f"{key} = {value!r}")
+    if hardware.vendor:
+        lines.append(f"vendor = {_toml_string(hardware.vendor)}")
     if hardware.notes:
         lines.append(f"notes = {_toml_string(hardware.notes)}")
     lines += ["", "[accelerator.peak_flops_per_s]"]
@@ -171,6 +173,7 @@ def _accelerator(entry: object, where: str) -> tuple[Hardware, tuple[str, ...]]:
             for dtype, rate in rates.items()
         },
         **{key: _rate(entry[key], f"{where}: {key}") for key in _NUMBERS if key in entry},
+        vendor=str(entry.get("vendor", "")),
         sources=sources,
         notes=str(entry.get("notes", "")),
     )

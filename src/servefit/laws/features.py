@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from servefit.calibration import Calibration
 from servefit.dtypes import bytes_per_number
@@ -68,6 +69,32 @@ def features_of(seen: Points | EngineSteps) -> frozenset[str]:
     if seen.context_sd_tokens is not None:
         found |= {"the spread of lengths"}
     return found if seen.serving is None else found | _features_of_serving(seen.serving)
+
+
+def formulas_of_rows(
+    seen: Points | EngineSteps, serving: Serving | None = None
+) -> npt.NDArray[np.str_]:
+    """Of each row the features that only a formula stands for, by name; empty for none.
+
+    Args:
+        seen: points or steps of one dimension.
+        serving: how the points were served, in place of their own.
+    """
+    common = frozenset() if serving is None else _features_of_serving(serving)
+    tokens = _tokens_of_a_request(seen)
+    # The features of a model are those of its shortest window or those beyond it.
+    windows = [[g.window_tokens for g in m.attention if g.window_tokens] for m in seen.models]
+    shortest = np.array([min(each, default=np.inf) for each in windows])[seen.model_index]
+    names = [
+        [_formulas(_features_of_model(m, longest) | common) for longest in (0.0, np.inf)]
+        for m in seen.models
+    ]
+    table = np.array(names, dtype=np.str_)
+    return np.asarray(table[seen.model_index, (tokens > shortest).astype(np.int64)])
+
+
+def _formulas(features: frozenset[str]) -> str:
+    return ", ".join(sorted(features & FORMULAS.keys()))
 
 
 def cautions(calibration: Calibration, points: Points) -> list[str]:
