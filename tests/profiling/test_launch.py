@@ -110,14 +110,16 @@ def test_a_server_that_ends_at_once_is_named_with_its_cause(tmp_path: Path) -> N
 
 
 def test_a_server_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
-    server = launched(tmp_path, [sys.executable, "-c", "import time; time.sleep(60)"])
+    code = "import time; print('loading', flush=True); time.sleep(60)"
+    server = launched(tmp_path, [sys.executable, "-c", code])
 
     async def work() -> None:
         async with Client("http://127.0.0.1:9") as client:
             await server.until_healthy(client, 0.5)
 
     server.start()
-    with pytest.raises(LaunchFailedError, match=r"within 0.5 s: see .*server.log"):
+    wait_until(lambda: server.log.stat().st_size)
+    with pytest.raises(LaunchFailedError, match=r"within 0.5 s: loading \(see .*server.log\)"):
         run(work())
     server.stop()
 

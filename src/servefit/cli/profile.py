@@ -139,9 +139,9 @@ def command(
         common.echo_json(rows)
     elif rows:
         print_rows(rows)
-        click.echo(
-            f"{len(rows)} rows added to {output}: next, `servefit fit {output} -o fit.json`."
-        )
+        good = sum(row["status"] == "ok" for row in rows)
+        then = f"; next, `servefit fit {output} -o fit.json`" if good else ""
+        click.echo(f"{good} of {len(rows)} points measured, rows added to {output}{then}")
     elif not dry_run:
         click.echo(f"Nothing was missing in {output}.")
     if any(row["status"] != "ok" for row in rows):

@@ -162,7 +162,8 @@ class LaunchedServer:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - LOG_TAIL_BYTES))
             text = log.read().decode("utf-8", "replace")
-        return start_failure(text) or f"see {self.log}"
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+        return start_failure(text) or f"{last[:200]} (see {self.log})".strip()
 
     def stop(self) -> None:
         """Stop the process and all of its session: SIGTERM, then SIGKILL."""
