@@ -83,9 +83,20 @@ def save(chart: Any, path: str | Path, *, ppi: int = PPI) -> None:
         raise ServefitError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def _save_small(image: IO[bytes], path: Path) -> None:
+def png(chart: Any, *, ppi: int = PPI) -> bytes:
+    """The chart in `styled` style as a small PNG."""
+    import io
+
+    whole, small = io.BytesIO(), io.BytesIO()
+    styled(chart).save(whole, format="png", ppi=ppi)
+    _save_small(whole, small)
+    return small.getvalue()
+
+
+def _save_small(image: IO[bytes], to: Path | IO[bytes]) -> None:
     """A tenth of the size: a line chart needs no more than a palette of colours."""
     from PIL import Image
 
     with Image.open(image) as whole:
-        whole.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+        small = whole.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        small.save(to, format="png", optimize=True)

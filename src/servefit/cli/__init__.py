@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "predict": "Predict throughput, latency and their causes at any point.",
     "advise": "Recommend the batch cap to run under an SLO.",
     "report": "Write one HTML page about the recommendation and the fit.",
+    "explore": "Drag what you deploy in the browser and see the advice follow.",
     "evaluate": "Score laws on runs that they have not seen.",
     "study": "Run the paper's evaluation, or your own, on tables of runs.",
     "import": "Turn result files of benchmark tools into a table of runs.",

@@ -51,6 +51,12 @@ _BOUNDS = ("max_num_batched_tokens", "kv_capacity_tokens")
     metavar="TOKENS_PER_S",
     help="T(1) for --measured, where no run at batch 1 is at hand.",
 )
+@click.option(
+    "--plot",
+    type=click.Path(),
+    metavar="FILE",
+    help="Draw throughput and latency against the batch: .png, .svg or interactive .html.",
+)
 @common.json_option
 def command(
     calibration: str | None,
@@ -62,6 +68,7 @@ def command(
     confidence: float,
     single_throughput: float | None,
     rate: float | None,
+    plot: str | None,
     as_json: bool,
     engine: str,
     other_memory: str | None,
@@ -92,6 +99,12 @@ def command(
 
     if bool(calibration) == bool(measured):
         raise ServefitError("give either a CALIBRATION or --measured RUNS")
+    if plot is not None:
+        if not calibration:
+            raise ServefitError("--plot draws what a CALIBRATION predicts, not --measured RUNS")
+        also = {"rule": rule, "epsilon": epsilon, "confidence": confidence, "rate": rate}
+        also |= {"slo_texts": slo_texts, "engine": engine, "other_memory": other_memory}
+        _draw(plot, calibration, given | also, dict(schedule))
     slos = parse_slos(slo_texts)
     terms = Terms(
         engine=get_engine(engine),
@@ -121,6 +134,18 @@ def command(
         from servefit.cli.advise_text import print_advice
 
         print_advice(answer, warnings)
+
+
+def _draw(path: str, source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> None:
+    from servefit.cli.view import asked_view
+    from servefit.figures import save
+    from servefit.report.figures import main_figure
+    from servefit.report.series import series
+
+    if source == "-":
+        raise ServefitError("--plot reads the CALIBRATION once more: give it as a file, not as -")
+    view = asked_view(source, asked, schedule)
+    save(main_figure(view, series(view)), path)
 
 
 def _predicted(

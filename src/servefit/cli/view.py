@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from servefit.cli.serving import given_workload
+from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
     from servefit.calibration import Calibration
@@ -25,7 +26,7 @@ def asked_view(source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> 
     Raises:
         ServefitError: the extra ``plot`` is not installed; as `servefit.report.view.look`.
     """
-    require_plot()
+    require("plot", "altair", "jinja2", "vl_convert")
     from servefit import api
     from servefit.advise import Terms, get_engine, parse_slos
     from servefit.points import Serving
@@ -42,6 +43,7 @@ def asked_view(source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> 
         kv_cache_dtype=asked["kv_cache_dtype"],
         gpu_memory_utilization=asked.pop("gpu_memory_utilization"),
         fit_probability=asked.pop("fit_probability"),
+        candidates=asked.pop("candidates", None),
         **{name: schedule.pop(name) for name in _BOUNDS if name in schedule},
     )
     rules = {name: asked.pop(name) for name in ("rule", "epsilon", "confidence")}
@@ -56,16 +58,14 @@ def asked_view(source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> 
     return look(fit, Question(points, slos, terms, **rules, rate_per_s=rate_per_s))
 
 
-def require_plot() -> None:
-    """Raise `ServefitError` where the libraries that draw are not installed."""
+def require(extra: str, *modules: str) -> None:
+    """Raise `ServefitError` where what an optional extra installs is not there."""
     from importlib.util import find_spec
 
-    from servefit.errors import ServefitError
-
-    missing = [name for name in ("altair", "jinja2", "vl_convert") if find_spec(name) is None]
+    missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ServefitError(
-            f"{', '.join(missing)} is not installed: figures need pip install 'servefit[plot]'"
+            f"{', '.join(missing)} is not installed: pip install 'servefit[{extra}]'"
         )
 
 

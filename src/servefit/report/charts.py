@@ -14,14 +14,13 @@ import altair as alt
 from servefit.figures import MUTED, PALETTE
 
 BLUE, ORANGE, GREEN, PINK, AMBER, SKY = PALETTE[:6]
-#: Of what marks a batch; the recommended cap stands out.
-MARK_COLOURS = {"cap": ORANGE, "limit": "#5F6B7A", "knee": GREEN}
-SLO_COLOUR = "#B5348A"
 CAUSE_COLOURS = {
     "overhead": "#9AA5B1",
     "weights": BLUE,
     "compute": AMBER,
     "prefill": AMBER,
+    "decode": BLUE,
+    "dense decode": BLUE,
     "KV cache": ORANGE,
     "communication": PINK,
 }
@@ -33,6 +32,20 @@ PART_COLOURS = {
     "not given to the engine": "#DDE2E8",
 }
 BATCH = "requests running at once (batch)"
+
+
+@dataclass(frozen=True)
+class Ink:
+    """Colours that depend on the page: of the prediction, the measured dots, limits and SLOs."""
+
+    line: str = BLUE
+    dots: str = "black"
+    limit: str = "#5F6B7A"
+    slo: str = "#B5348A"
+
+
+PAPER = Ink()
+DARK = Ink(SKY, "#FFFFFF", "#B4BECA", "#F08FCB")
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ def batch_axis() -> alt.X:
     )
 
 
-def over_batch(name: str) -> Any:
+def over_batch(name: str, ink: Ink = PAPER) -> Any:
     """Throughput or a latency: prediction, interval, measured points, marks and SLO."""
     metric = METRICS[name]
     column = metric.column
@@ -80,14 +93,14 @@ def over_batch(name: str) -> Any:
         alt.Tooltip(f"{column}_low:Q", title="interval from", format=",.4~g"),
         alt.Tooltip(f"{column}_high:Q", title="to", format=",.4~g"),
     ]
-    band = curve.mark_area(color=BLUE, opacity=0.18).encode(
+    band = curve.mark_area(color=ink.line, opacity=0.2).encode(
         x=batch_axis(), y=_amount(f"{column}_low", metric.title), y2=f"{column}_high:Q"
     )
-    line = curve.mark_line(color=BLUE, strokeWidth=2.5).encode(x=batch_axis(), y=y)
+    line = curve.mark_line(color=ink.line, strokeWidth=2.5).encode(x=batch_axis(), y=y)
     hover = curve.mark_point(opacity=0, size=120).encode(x=batch_axis(), y=y, tooltip=tip)
     measured = (
         named("measured")
-        .mark_point(filled=True, color="black", size=42, opacity=1)
+        .mark_point(filled=True, color=ink.dots, size=42, opacity=1)
         .encode(
             x=batch_axis(),
             y=y,
@@ -98,9 +111,9 @@ def over_batch(name: str) -> Any:
             ],
         )
     )
-    layers = [_extent(), band, *_marks(), line, measured, hover]
+    layers = [_extent(), band, *_marks(ink), line, measured, hover]
     if name != "throughput":
-        layers += _slo(name, column, y)
+        layers += _slo(name, y, ink)
     return alt.layer(*layers)
 
 
@@ -116,20 +129,18 @@ def _extent() -> Any:
     return named("extent").mark_point(opacity=0, size=0).encode(x=batch_axis())
 
 
-def _marks() -> list[Any]:
-    """Vertical rules with a label along each."""
-    colour = alt.Color(
-        "kind:N",
-        scale=alt.Scale(domain=list(MARK_COLOURS), range=list(MARK_COLOURS.values())),
-        legend=None,
-    )
+def _marks(ink: Ink) -> list[Any]:
+    """Vertical rules with a label along each; the recommended cap stands out."""
+    kinds = {"cap": ORANGE, "limit": ink.limit, "knee": GREEN}
+    scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
+    colour = alt.Color("kind:N", scale=scale, legend=None)
     marks = named("marks")
     rules = marks.mark_rule(strokeWidth=1.5).encode(
         x=batch_axis(),
         color=colour,
         strokeDash=alt.StrokeDash(
             "kind:N",
-            scale=alt.Scale(domain=list(MARK_COLOURS), range=[[1, 0], [5, 3], [2, 3]]),
+            scale=alt.Scale(domain=list(kinds), range=[[1, 0], [5, 3], [2, 3]]),
             legend=None,
         ),
     )
@@ -139,12 +150,12 @@ def _marks() -> list[Any]:
     return [rules, labels]
 
 
-def _slo(name: str, column: str, y: alt.Y) -> list[Any]:
+def _slo(name: str, y: alt.Y, ink: Ink) -> list[Any]:
     """A horizontal rule at the SLO of this latency."""
     slos = named("slos").transform_filter(f"datum.latency === '{name}'")
-    rule = slos.mark_rule(color=SLO_COLOUR, strokeWidth=1.5, strokeDash=[6, 3]).encode(y=y)
+    rule = slos.mark_rule(color=ink.slo, strokeWidth=1.5, strokeDash=[6, 3]).encode(y=y)
     label = slos.mark_text(
-        color=SLO_COLOUR, align="left", baseline="bottom", dx=4, dy=-3, fontSize=11,
+        color=ink.slo, align="left", baseline="bottom", dx=4, dy=-3, fontSize=11,
         fontWeight="bold",
     ).encode(x=alt.value(0), y=y, text="label:N")  # fmt: skip
     return [rule, label]

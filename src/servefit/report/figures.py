@@ -8,6 +8,7 @@ from typing import Any
 
 from servefit.advise import Advice
 from servefit.laws import Observations
+from servefit.laws.step import StepLaw
 from servefit.report import charts
 from servefit.report.fit import Goodness, residual_rows
 from servefit.report.series import series
@@ -43,7 +44,7 @@ def figures(
         text = f"{metric.heading} ({metric.title}) against the batch"
         found.append(Figure(name, text, charts.filled(charts.over_batch(name), data, **PANEL)))
     causes = list(dict.fromkeys(row["cause"] for row in data["steps"]))
-    title = steps_title(view)
+    title = steps_title(view.calibration.law)
     chart = charts.filled(charts.steps(title, causes), data, **PANEL)
     found.append(Figure("steps", f"{title} by cause against the batch", chart))
     if data["memory"]:
@@ -109,6 +110,6 @@ def asked(view: View) -> str:
     return f"{lengths} tokens a request, {slos}"
 
 
-def steps_title(view: View) -> str:
+def steps_title(law: str) -> str:
     """What the decomposition is of."""
-    return "one decode step (ms)" if view.why is not None else "E2E of a request (ms)"
+    return "one decode step (ms)" if law == StepLaw.name else "E2E of a request (ms)"

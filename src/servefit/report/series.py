@@ -13,6 +13,7 @@ import numpy as np
 from servefit.advise import Advice
 from servefit.laws import Observations
 from servefit.memory import GIB
+from servefit.models import ModelShape
 from servefit.plain import to_plain
 from servefit.points import BoolArray, FloatArray
 from servefit.report.view import View
@@ -76,13 +77,17 @@ def curve_rows(view: View) -> list[Row]:
 def matching(view: View, observations: Observations) -> BoolArray:
     """Which observations are of the question's model, GPU, parallelism and lengths."""
     asked, ran = view.question.points, observations.points
-    same_model = np.array([m.name == asked.models[0].name for m in ran.models])
+    same_model = np.array([_formats(m) == _formats(asked.models[0]) for m in ran.models])
     same_gpu = np.array([h.name == asked.hardware[0].name for h in ran.hardware])
     same = same_model[ran.model_index] & same_gpu[ran.hardware_index]
     same &= ran.tensor_parallel_size == asked.tensor_parallel_size
     for name in ("input_tokens", "output_tokens"):
         same &= np.abs(getattr(ran, name) / getattr(asked, name) - 1) <= SAME_LENGTH
     return np.broadcast_to(same, observations.rows.shape)
+
+
+def _formats(model: ModelShape) -> tuple[str, str, str]:
+    return model.name, model.weight_dtype, model.kv_cache_dtype
 
 
 def measured_rows(view: View, observations: Observations) -> list[Row]:
@@ -122,12 +127,16 @@ def mark_rows(view: View) -> list[Row]:
     for batch, kind, label in marks:
         if batch > 1.5 * last:
             continue
-        near = next((r for r in rows if max(r["batch"] / batch, batch / r["batch"]) < 1.04), None)
+        near = next((r for r in rows if _ratio(r["batch"], batch) < SAME_PLACE), None)
         if near is None:
             rows.append({"batch": batch, "kind": kind, "label": label})
         else:
             near["label"] += f" · {label}"
     return rows
+
+
+def _ratio(a: float, b: float) -> float:
+    return max(a / b, b / a)
 
 
 def slo_rows(view: View) -> list[Row]:

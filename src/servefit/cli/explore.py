@@ -1,0 +1,105 @@
+"""``servefit explore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from servefit.cli import common
+from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.workload import Workload
+
+#: Addresses that mean every interface: no name to be addressed by.
+EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+@click.command(name="explore")
+@click.argument("calibration", type=click.Path())
+@click.option(
+    "--runs",
+    multiple=True,
+    type=click.Path(),
+    metavar="RUNS",
+    help="Measured runs to draw. Repeatable.",
+)
+@common.where_option
+@click.option(
+    "--workload",
+    "traces",
+    multiple=True,
+    type=click.Path(),
+    metavar="TRACE",
+    help="CSV trace with input_tokens and output_tokens, to choose on the page. Repeatable.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Further name that the page may be asked for by, such as this machine's. Repeatable.",
+)
+def command(
+    calibration: str,
+    runs: tuple[str, ...],
+    where: tuple[str, ...],
+    traces: tuple[str, ...],
+    host: str,
+    port: int,
+    allow_host: tuple[str, ...],
+) -> None:
+    """Open a local page on which the advice follows what you drag.
+
+    It shows what `servefit advise` says for any model, GPU, lengths, SLO and rule, with the curves
+    behind it, one configuration or two side by side. The view is in the URL, so a colleague who
+    runs the same command sees the same; it exports as report, JSON and PNG. Only this machine can
+    reach the page unless --host says otherwise; it has no password.
+
+    \b
+    servefit explore fit.json --runs runs.csv
+    servefit explore prior:step --workload trace.csv --port 9000
+    """
+    from servefit.cli.view import require
+
+    require("explore", "altair", "jinja2", "vl_convert", "starlette", "uvicorn")
+    import uvicorn
+
+    from servefit import api
+    from servefit.explore.answer import Session
+    from servefit.explore.app import Vega, application
+    from servefit.report.source import source_of
+
+    if where and not runs:
+        raise ServefitError("--where selects rows of --runs: give these too")
+    session = Session(
+        api.as_calibration(calibration),
+        name=calibration,
+        source=source_of(common.load_rows(runs, where)) if runs else None,
+        workloads=_workloads(traces),
+    )
+    hosts = [*allow_host, *([] if host in EVERYWHERE else [host])]
+    script = Vega()
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"http://{shown}:{port}/ (stop with Ctrl-C)", err=True)
+    try:
+        app = application(session, script, hosts)
+        uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+    finally:
+        script.close()
+
+
+def _workloads(traces: tuple[str, ...]) -> dict[str, Workload]:
+    """Traces by the names of their files."""
+    from servefit.workload import parse_workload
+
+    found: dict[str, Workload] = {}
+    for path in traces:
+        name = Path(path).name
+        if name in found:
+            raise ServefitError(f"--workload {path}: a second trace named {name}: rename one")
+        found[name] = parse_workload(path)
+    return found

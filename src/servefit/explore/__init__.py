@@ -1,0 +1,1 @@
+"""The what-if page: a local web page over the functions of `servefit advise`."""

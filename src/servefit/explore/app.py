@@ -1,0 +1,246 @@
+"""The web application: a page, its answers, and exports; reads nothing but what it was given."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from servefit.errors import ServefitError
+from servefit.explore.answer import Session, document, view_of
+from servefit.explore.fields import Field, FieldError, read
+from servefit.explore.specs import specs
+
+#: Names of this machine that only programs on it reach it by.
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+#: What the page is made of, all in one folder: name in the URL -> media type.
+STATIC = {"app.js": "text/javascript", "controls.js": "text/javascript", "app.css": "text/css"}
+#: Answers that are remembered; a drag goes back and forth.
+REMEMBERED = 512
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_log = logging.getLogger(__name__)
+
+Items = tuple[tuple[str, str], ...]
+Answer = Callable[[Items], Response]
+
+
+def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> ASGIApp:
+    """The page of a session.
+
+    Args:
+        session: what was given on the command line.
+        script: what draws the charts in the browser.
+        hosts: names besides loopback that a request may be addressed to.
+    """
+    fields = session.controls()
+    title, causes = session.decomposition()
+    files = _static()
+    drawing = Lock()  # Altair and the renderer keep state of their own.
+
+    @lru_cache(maxsize=REMEMBERED)
+    def view(items: Items) -> bytes:
+        return json.dumps(document(session, read(fields, items)), allow_nan=False).encode()
+
+    def answered(items: Items) -> Response:
+        return Response(view(items), media_type="application/json")
+
+    def page_of_report(items: Items) -> Response:
+        from servefit.report.page import html
+
+        seen = view_of(session, read(fields, items))
+        with drawing:
+            return _file(html(seen, session.source), "text/html", "report.html")
+
+    def advice(items: Items) -> Response:
+        found = json.loads(view(items))["advice"]
+        return _file(json.dumps(found, indent=2), "application/json", "advice.json")
+
+    def picture(items: Items) -> Response:
+        from servefit.figures import png
+        from servefit.report.figures import main_figure
+        from servefit.report.series import series
+
+        seen = view_of(session, read(fields, items))
+        data = series(seen, None if session.source is None else session.source.observations)
+        with drawing:
+            return _file(png(main_figure(seen, data)), "image/png", "advice.png")
+
+    async def index(request: Request) -> Response:
+        return Response(files["index.html"], media_type="text/html")
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404)
+        return Response(files[name], media_type=STATIC[name])
+
+    async def vega(request: Request) -> Response:
+        return Response(await run_in_threadpool(script.read), media_type="text/javascript")
+
+    async def options(request: Request) -> Response:
+        return JSONResponse(
+            {
+                "fields": [_described(field) for field in fields],
+                "title": Path(session.name).name,
+                "law": session.calibration.law,
+                "has_runs": session.source is not None,
+            }
+        )
+
+    async def charts(request: Request) -> Response:
+        theme = request.query_params.get("theme", "light")
+        if theme not in ("light", "dark"):
+            raise HTTPException(422)
+
+        def drawn() -> Mapping[str, Any]:
+            with drawing:
+                return specs(title, causes, theme)
+
+        return JSONResponse(await run_in_threadpool(drawn))
+
+    routes = [
+        Route("/", index),
+        Route("/static/{name}", static),
+        Route("/vega.js", vega),
+        Route("/api/options", options),
+        Route("/api/charts", charts),
+        Route("/api/view", _computed(answered)),
+        Route("/export/report.html", _computed(page_of_report)),
+        Route("/export/advice.json", _computed(advice)),
+        Route("/export/advice.png", _computed(picture)),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+    return _Guard(app, LOOPBACK | {host.lower() for host in hosts})
+
+
+def _computed(answer: Answer) -> Callable[[Request], Any]:
+    """An endpoint that computes in a thread; whatever goes wrong is one clear line."""
+
+    async def endpoint(request: Request) -> Response:
+        items = tuple(request.query_params.multi_items())
+        try:
+            return await run_in_threadpool(answer, items)
+        except FieldError as error:
+            return JSONResponse({"errors": error.errors}, status_code=422)
+        except ServefitError as error:
+            return JSONResponse({"errors": {"": str(error)}}, status_code=422)
+        except Exception as error:
+            _log.error("%s: %s", type(error).__name__, error)
+            message = f"servefit could not work this out ({type(error).__name__})"
+            return JSONResponse({"errors": {"": message}}, status_code=500)
+
+    return endpoint
+
+
+class _Guard:
+    """Refuses requests addressed to another host (DNS rebinding); adds the headers to the rest."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                added = [(k.lower().encode(), v.encode()) for k, v in HEADERS.items()]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        named = [value for name, value in scope["headers"] if name == b"host"]
+        if len(named) != 1 or host_of(named[0].decode("latin-1")) not in self._hosts:
+            response = JSONResponse(
+                {"errors": {"": "this page answers only to the address that it was started at"}},
+                status_code=421,
+            )
+            await response(scope, receive, with_headers)
+            return
+        await self._app(scope, receive, with_headers)
+
+
+def host_of(header: str) -> str:
+    """The host of a Host header, without port and brackets: ``[::1]:8000`` -> ``::1``."""
+    text = header.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    messages = {404: "there is no such page", 405: "only GET is answered"}
+    text = messages.get(status, "the request makes no sense")
+    return JSONResponse({"errors": {"": text}}, status_code=status)
+
+
+def _described(field: Field) -> dict[str, Any]:
+    return asdict(field)
+
+
+def _file(content: str | bytes, media_type: str, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def _static() -> dict[str, bytes]:
+    folder = resources.files("servefit.explore").joinpath("static")
+    return {name: folder.joinpath(name).read_bytes() for name in ("index.html", *STATIC)}
+
+
+class Vega:
+    """Vega, Vega-Lite and Vega-Embed as one script, out of vl-convert.
+
+    Putting it together takes seconds and holds the interpreter's lock: another process does it.
+    """
+
+    _CODE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
+
+    def __init__(self) -> None:
+        """Begin; `read` waits for the end."""
+        self._lock = Lock()
+        self._script: bytes | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self._CODE],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONUTF8": "1"},
+        )
+
+    def read(self) -> bytes:
+        """The script."""
+        with self._lock:
+            if self._script is None:
+                self._script, _ = self._process.communicate()
+            return self._script
+
+    def close(self) -> None:
+        """Stop putting it together, if that still goes on."""
+        self._process.kill()
+        self._process.wait()

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import base64
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from servefit import api
+from servefit.advise import parse_slos
+from servefit.calibration import Calibration
+from servefit.report.page import html
+from servefit.report.view import Question, look
+from tests.cli.conftest import Run
+from tests.report.conftest import HOSTILE, hostile
+
+LENGTHS = ("--input-tokens", 128, "--output-tokens", 256)
+SMALL = "facebook/opt-1.3b"
+
+
+class Page(HTMLParser):
+    """Every start tag, and all text outside of styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def page_of(fit: Calibration) -> str:
+    points = api.points_of(fit, input_tokens=250, output_tokens=390, batch=1)
+    return html(look(fit, Question(points, parse_slos(["tpot=30ms"]))))
+
+
+def test_the_report_is_one_file_that_asks_for_nothing_else(
+    run: Run, runs: Path, calibration: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    outcome = run(
+        "report", calibration, "--runs", runs, "--model", SMALL, *LENGTHS, "--slo", "e2e=8s",
+        "-o", path,
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    text = path.read_text()
+    assert len(text) < 3_000_000
+    page = Page(text)
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "iframe", "object"})
+    sources = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    assert len(sources) >= 7
+    assert all(source is not None and source.startswith("data:image/svg") for source in sources)
+    assert "http:" not in text
+    assert "https:" not in text
+    words = " ".join(page.words)
+    assert "--max-num-seqs" in words
+    for heading in (
+        "What the neighbouring caps trade",
+        "Why it saturates",
+        "Memory of one GPU",
+        "How good the fit is",
+        "What was measured",
+    ):
+        assert heading in words
+    assert "16 rows of runs.csv" in words
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds, and is tested above."""
+    monkeypatch.setattr("servefit.report.page.data_uri", lambda chart: "data:,")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_report_says_what_advise_says(run: Run, calibration: Path, tmp_path: Path) -> None:
+    question = (calibration, "--model", SMALL, *LENGTHS, "--slo", "e2e=8s")
+    advised = run("advise", *question).out.splitlines()[0]
+    assert run("report", *question, "-o", tmp_path / "r.html").out.splitlines()[0] == advised
+    words = " ".join("".join(Page((tmp_path / "r.html").read_text()).words).split())
+    assert advised in words
+
+
+def test_names_of_a_hostile_file_are_text() -> None:
+    text = page_of(hostile())
+    page = Page(text)
+    assert "onerror" not in {name for _, attributes in page.tags for name in attributes}
+    assert HOSTILE in "".join(page.words)
+    for tag, attributes in page.tags:
+        if tag == "img":
+            svg = base64.b64decode(str(attributes["src"]).partition(",")[2]).decode()
+            assert "<img" not in svg
+            assert "<script" not in svg
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_an_impossible_slo_is_said_in_the_first_line(run: Run, calibration: Path) -> None:
+    outcome = run("report", calibration, "--model", SMALL, *LENGTHS, "--slo", "e2e=1us", "-o", "-")
+    assert outcome.status == 0
+    assert "No batch cap:" in outcome.out
+    assert "What the neighbouring caps trade" not in outcome.out
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_every_row_that_was_refused_is_named(
+    run: Run, runs: Path, calibration: Path, tmp_path: Path
+) -> None:
+    lines = runs.read_text().splitlines()
+    runs.write_text("\n".join([*lines, f"{SMALL},H100,128,64,1,1,-3,0"]) + "\n")
+    path = tmp_path / "r.html"
+    question = (calibration, "--runs", runs, "--model", SMALL, *LENGTHS, "-o", path)
+    assert run("report", *question).status == 0
+    assert "runs.csv, row 16 refused: e2e_mean_s = -3" in path.read_text()
+
+
+def test_single_figures(run: Run, calibration: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "figures"
+    question = (calibration, "--model", SMALL, *LENGTHS, "--format", "svg", "-o", folder)
+    assert run("report", *question).status == 0
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {f"{name}.svg" for name in ("main", "throughput", "steps", "memory")}
+    assert all(path.read_bytes().startswith(b"<svg") for path in folder.iterdir())
+
+
+def test_advise_draws_its_main_figure(run: Run, calibration: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "advice.svg"
+    question = (calibration, "--model", SMALL, *LENGTHS, "--slo", "e2e=8s", "--plot", plot)
+    cap = run("advise", *question).out.partition(":")[0].rpartition(" ")[2]
+    assert f">cap {cap}" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--where", "model=x"), "--where selects rows of --runs"),
+        (("--slo", "p99=3s"), "percentile"),
+        (("--format", "png", "-o", "FILE"), "is a file"),
+    ],
+)
+def test_mistakes_are_one_line(
+    run: Run, calibration: Path, options: tuple[str, ...], said: str
+) -> None:
+    given = [str(calibration) if o == "FILE" else o for o in options]
+    outcome = run("report", calibration, "--model", SMALL, *LENGTHS, *given)
+    assert outcome.status == 2
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from servefit import api, laws
+from servefit.advise import Advice, Slo, parse_slos
+from servefit.laws.intervals import intervals
+from servefit.laws.step.why import why
+from servefit.memory import GIB
+from servefit.report.fit import COVERAGES, goodness, parameter_rows
+from servefit.report.series import mark_rows, series
+from servefit.report.view import Question, View, drawn_caps, look
+
+FIT = api.as_calibration("prior:step")
+
+
+def asked(slo: str = "tpot=20ms", confidence: float = 0.9, **changes: object) -> View:
+    points = api.points_of(
+        FIT, model="facebook/opt-1.3b", gpu="H100", input_tokens=250, output_tokens=390, batch=1
+    )
+    return look(FIT, Question(points, parse_slos([slo]), confidence=confidence, **changes))  # type: ignore[arg-type]
+
+
+def test_the_drawn_curve_is_what_the_law_predicts_at_the_caps() -> None:
+    view = asked()
+    rows = series(view)["curve"]
+    caps = np.array([row["cap"] for row in rows], dtype=float)
+    batch = np.array([row["batch"] for row in rows])
+    np.testing.assert_array_equal(batch, caps)
+    answer = laws.predict(FIT, view.question.points.with_batch(caps))
+    np.testing.assert_allclose([r["tokens_per_s"] for r in rows], answer.total_tokens_per_s)
+    np.testing.assert_allclose([r["tpot_ms"] for r in rows], answer.tpot_s * 1e3)
+    np.testing.assert_allclose([r["e2e_s"] for r in rows], answer.e2e_s)
+
+
+def test_the_band_is_the_central_interval_whose_end_the_slo_is_checked_on() -> None:
+    view = asked(confidence=0.95)
+    rows = series(view)["curve"]
+    at = view.question.points.with_batch([float(row["cap"]) for row in rows])
+    ranges = intervals(laws.predict(FIT, at), laws.spread(FIT, at), 0.9)
+    assert ranges is not None
+    for column, name, factor in (
+        ("tpot_ms", "tpot_s", 1e3),
+        ("tokens_per_s", "total_tokens_per_s", 1.0),
+    ):
+        low, high = ranges[name]
+        np.testing.assert_allclose([r[f"{column}_low"] for r in rows], low * factor)
+        np.testing.assert_allclose([r[f"{column}_high"] for r in rows], high * factor)
+
+
+def test_the_marks_are_the_cap_the_memory_limit_and_the_knee() -> None:
+    view = asked()
+    marks = {row["kind"]: row for row in mark_rows(view)}
+    assert isinstance(view.answer, Advice)
+    assert marks["cap"]["batch"] == view.answer.decision.chosen.batch_cap == view.cap
+    memory = view.problem.deployment.memory
+    assert memory is not None
+    assert marks["limit"]["batch"] == memory.capacity_requests
+    at_one = why(FIT, view.question.points.with_batch(1.0))
+    assert marks["knee"]["batch"] == pytest.approx(float(at_one.knee_batch))
+
+
+def test_marks_in_one_place_share_a_label() -> None:
+    view = asked("e2e=1h", rule="tolerance", epsilon=0.0)
+    (mark,) = [row for row in mark_rows(view) if "cap" in row["label"]]
+    assert mark["label"].startswith(f"cap {view.cap} · KV full: {view.cap}")
+
+
+def test_the_causes_of_a_step_sum_to_its_time() -> None:
+    view = asked()
+    rows = series(view)["steps"]
+    batches = sorted({row["batch"] for row in rows})
+    sums = [sum(r["ms"] for r in rows if r["batch"] == b) for b in batches]
+    steps = why(FIT, view.question.points.with_batch(batches)).decode_step_s * 1e3
+    np.testing.assert_allclose(sums, steps, rtol=1e-9)
+
+
+def test_the_parts_of_memory_sum_to_that_of_the_gpu() -> None:
+    view = asked()
+    parts = {row["part"]: row["gib"] for row in series(view)["memory"]}
+    hardware = view.question.points.hardware[0]
+    assert hardware.memory_bytes is not None
+    assert sum(parts.values()) * GIB == pytest.approx(hardware.memory_bytes)
+    assert isinstance(view.answer, Advice)
+    assert parts["KV cache at the cap"] * GIB == pytest.approx(view.answer.kv_bytes)
+    assert parts["freed"] * GIB == pytest.approx(view.answer.freed_bytes)
+
+
+def test_an_impossible_slo_still_shows_the_curve_and_says_why() -> None:
+    view = asked("tpot=1us")
+    assert view.cap is None
+    assert view.sentence.startswith("No batch cap: no candidate meets SLO TPOT <= 1.00 µs")
+    data = series(view)
+    assert len(data["curve"]) > 50
+    assert "cap" not in {row["kind"] for row in data["marks"]}
+
+
+def test_the_slo_is_in_the_unit_of_its_axis() -> None:
+    view = asked("e2e=2s")
+    assert series(view)["slos"] == [{"e2e_s": 2.0, "label": "SLO 2 s", "latency": "e2e"}]
+    assert view.problem.slos == (Slo("e2e", 2.0),)
+
+
+@pytest.mark.parametrize("largest", [1, 2, 100, 20_000])
+def test_drawn_caps_hold_both_ends_and_the_recommended_one(largest: int) -> None:
+    caps = np.arange(1, largest + 1)
+    extra = min(77, largest)
+    drawn = caps[drawn_caps(caps, (extra,))]
+    assert {1, largest, extra} <= set(drawn.tolist())
+    assert drawn.size <= 123
+
+
+def test_coverage_counts_what_lies_within_and_errors_are_signed() -> None:
+    import polars as pl
+
+    from servefit.observations import observe
+
+    points = api.points_of(
+        FIT, model="facebook/opt-1.3b", gpu="H100", input_tokens=250, output_tokens=390,
+        batch=[1.0, 8.0, 32.0],
+    )  # fmt: skip
+    truth = laws.predict(FIT, points).total_tokens_per_s
+    frame = pl.DataFrame(
+        {
+            "model": "facebook/opt-1.3b",
+            "gpu": "H100",
+            "input_tokens": 250.0,
+            "output_tokens": 390.0,
+            "mean_batch": [1.0, 8.0, 32.0],
+            "total_tokens_per_s": truth * np.array([1.0, 1.0, 5.0]),
+        }
+    )
+    fit = goodness(FIT, observe(frame).observations)
+    assert [row["error_pct"] for row in fit.rows] == pytest.approx([0, 0, -80], abs=1e-6)
+    assert fit.mape_pct == pytest.approx(80 / 3)
+    assert [(c.confidence, c.count, c.of) for c in fit.coverage] == [(c, 2, 3) for c in COVERAGES]
+
+
+def test_parameters_carry_their_interval_and_their_prior() -> None:
+    rows = {row["name"]: row for row in parameter_rows(FIT)}
+    row = rows["kv_bandwidth_efficiency"]
+    assert row["value"] == 0.88
+    low, high = row["allowed"]
+    assert low == pytest.approx(0.88 * np.exp(-1.645 * 0.12))
+    assert high == pytest.approx(0.88 * np.exp(1.645 * 0.12))
