@@ -21,7 +21,7 @@ from servefit.profiling.plan import Point
 from servefit.profiling.server import Server
 from servefit.profiling.tune import MOST_VERIFICATIONS, Question, TuneChooser
 
-SERVER = Server("stub", engine="vllm", settings={"max_num_seqs": 64})
+SERVER = Server("facebook/opt-1.3b", engine="vllm", settings={"max_num_seqs": 64})
 LENGTHS = (["64"], ["64"], ["1", "2", "4", "8", "16", "32", "64"])
 
 
@@ -126,6 +126,11 @@ def test_a_law_without_intervals_gets_the_farthest_points() -> None:
     assert loads[2] == 8  # the middle of 1..64 in logarithms
 
 
+def test_a_model_of_unknown_shape_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(ServefitError, match="give --shape"):
+        chooser()(Server("my-finetune"), "me", [])
+
+
 def test_rows_without_a_mean_batch_cannot_be_fitted_and_the_remedy_is_named() -> None:
     with pytest.raises(ServefitError, match="give --max-num-seqs"):
         fit_rows([{**row_of(Point(4)), "mean_batch": None}], "step", None)
@@ -160,6 +165,18 @@ def test_a_broken_slo_moves_the_advice_and_is_reported() -> None:
     assert len(tune.verifications) == MOST_VERIFICATIONS
     assert isinstance(tune.answer, Advice)
     assert tune.answer.decision.chosen.batch_cap < tune.verifications[0].batch_cap
+
+
+def test_an_slo_that_the_measurement_cannot_tell_of_is_not_called_kept() -> None:
+    tune = tuner("e2e=1s")
+    rows: list[dict[str, Any]] = []
+    while (point := tune(SERVER, "me", rows)) is not None:
+        row = row_of(point)
+        if tune.answer is not None:  # requests wait, and nobody says how long
+            row |= {"e2e_mean_s": None, "mean_batch": None, "e2e_with_queue_mean_s": 9.0}
+        rows.append(row)
+    assert tune.verifications[0].unchecked == ("E2E <= 1.00 s",)
+    assert tune.verifications[0].broken == ()
 
 
 def test_an_impossible_slo_is_said_without_a_verification() -> None:

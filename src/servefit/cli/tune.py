@@ -79,7 +79,7 @@ def command(
 
     Points are chosen by what they teach per second; the law is fitted to them, and the cap that it
     advises is measured before it is printed. All rows stay in the campaign file, and the same
-    command again continues with it.
+    command again continues with it. The exit status is 1 if the measurement breaks an SLO.
 
     \b
     Example:
@@ -174,6 +174,8 @@ def _print_verification(verification: Verification) -> None:
     common.print_table(["", "predicted", "measured", "off by"], rows, left=[""])
     if verification.broken:
         click.echo(f"BROKEN at this cap as measured: {', '.join(verification.broken)}")
+    elif verification.unchecked:
+        click.echo(f"Unknown, since requests waited: {', '.join(verification.unchecked)}")
     else:
         click.echo("Every SLO holds at this cap as measured.")
 

@@ -12,6 +12,7 @@ import numpy as np
 from servefit import api, laws
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
+from servefit.models import get_model
 from servefit.points import FloatArray, Points
 from servefit.profiling.lengths import Length
 from servefit.profiling.plan import Point, cross
@@ -69,6 +70,8 @@ class AutoChooser:
         self, server: Server, whom: str, rows: Sequence[Mapping[str, Any]]
     ) -> Point | None:
         """The next point, given every row so far; ``None``: enough."""
+        if not self.tried:
+            _require_model(server)
         ids = {point.key(whom): point for point in self.candidates(server)}
         measured = [r for r in rows if r.get("point_id") in ids and r["status"] == "ok"]
         done = {str(row["point_id"]) for row in measured} | self.tried
@@ -105,7 +108,7 @@ class AutoChooser:
         calibration = fit_rows(measured, self.law, self.gpu)
         points = points_like(calibration, candidates, measured[-1], self.gpu)
         spread = laws.spread(calibration, points)
-        if spread is None:
+        if spread is None:  # the law does not say what it does not know
             far = [_distance(point, measured) for point in candidates]
             return keys[int(np.argmax(far))], "it is farthest from those measured"
         widths = np.broadcast_to(np.expm1(spread["e2e_s"].log_half_width(CONFIDENCE)), points.shape)
@@ -184,6 +187,18 @@ def points_like(
         dtype=row.get("dtype"),
         kv_cache_dtype=row.get("kv_cache_dtype"),
     )
+
+
+def _require_model(server: Server) -> None:
+    """Raise `ServefitError` now if no law can be fitted to this model."""
+    name = str(server.settings.get("model", server.model))
+    try:
+        get_model(name)
+    except ServefitError:
+        raise ServefitError(
+            f"model {name!r} is not in the catalogue: choosing points needs its shape: give "
+            "--shape with a known name or its config.json"
+        ) from None
 
 
 def _size(point: Point) -> tuple[int, int, int]:

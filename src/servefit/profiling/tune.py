@@ -66,12 +66,14 @@ class Verification:
         batch_cap: requests that were kept in flight.
         predicted, measured: by column of `COMPARED`; a measured value may be unknown.
         broken: SLOs that the measurement breaks.
+        unchecked: SLOs that it cannot tell of, since the time in the queue is unknown.
     """
 
     batch_cap: int
     predicted: Mapping[str, float]
     measured: Mapping[str, float | None]
     broken: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass
@@ -152,11 +154,13 @@ class TuneChooser:
         predicted = {f"{name}_mean_s": value for name, value in chosen.latency_s.items()}
         measured = {name: row.get(name) for name in COMPARED}
         limits = self._limits = self._limits or self.answer.objective.slos
-        broken = []
-        tightened = []
+        broken, unchecked, tightened = [], [], []
         for slo in limits:
-            seen = measured.get(f"{slo.latency}_mean_s")
-            if seen is not None and seen > slo.limit_s:
+            seen = measured[f"{slo.latency}_mean_s"]
+            at_most = row.get(f"{slo.latency}_with_queue_mean_s") if seen is None else seen
+            if seen is None and (at_most is None or at_most > slo.limit_s):
+                unchecked.append(str(slo))
+            elif seen is not None and seen > slo.limit_s:
                 broken.append(str(slo))
                 ratio = min(1.0, predicted[f"{slo.latency}_mean_s"] / seen)
                 origin = f"{slo}, tightened since {seen / slo.limit_s - 1:.1%} more was measured"
@@ -170,14 +174,16 @@ class TuneChooser:
                 predicted={"total_tokens_per_s": chosen.total_tokens_per_s, **predicted},
                 measured=measured,
                 broken=tuple(broken),
+                unchecked=tuple(unchecked),
             )
         )
 
     def _confirmed(self, fresh: Advice | Infeasible) -> bool:
         """Whether the verified cap keeps its SLOs, and knowing it changes the advice but little."""
-        if not self.verifications or self.verifications[-1].broken or isinstance(fresh, Infeasible):
+        last = self.verifications[-1] if self.verifications else None
+        if last is None or last.broken or isinstance(fresh, Infeasible):
             return False
-        change = fresh.decision.chosen.batch_cap / self.verifications[-1].batch_cap - 1
+        change = fresh.decision.chosen.batch_cap / last.batch_cap - 1
         return abs(change) <= SMALL_CHANGE
 
     def _point(self, cap: int) -> Point:
