@@ -37,7 +37,7 @@ def run(
         "model": model,
         "gpu": "H100-64GB",
         "dtype": "float16",
-        "engine": "invented",
+        "engine": "vllm",
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
         "max_num_seqs": cap,

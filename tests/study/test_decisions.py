@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
 import pytest
 
 from servefit.laws import get_law
@@ -64,8 +67,6 @@ def test_a_perfect_prediction_loses_nothing(curves: dict[str, Measured]) -> None
 def test_an_optimistic_prediction_violates_the_slo_by_what_was_measured(
     curves: dict[str, Measured],
 ) -> None:
-    from dataclasses import replace
-
     measured = curves["opt-1.3b 64+128"]
     e2e = {"e2e": 0.5 * measured.curve.latency_s["e2e"]}
     optimistic = replace(measured.curve, latency_bound_s=e2e)
@@ -113,6 +114,17 @@ def test_memory_splits_the_whole_gpu(bench: Bench, curves: dict[str, Measured]) 
     for row in made.rows:
         parts = ("weights_gib", "kv_gib", "freed_gib", "other_gib", "outside_gib")
         assert sum(row[p] for p in parts) == pytest.approx(64, rel=1e-6)
+
+
+def test_an_engine_that_reserves_nothing_frees_nothing(bench: Bench) -> None:
+    frame = bench.table.frame.with_columns(engine=pl.lit("ctranslate2"))
+    other = replace(bench, table=replace(bench.table, frame=frame))
+    label, rows = next(other.curves())
+    curve = bca.measured_curve_of(other, label, rows, PLAN.reference_batch)
+    fits = {"slim": bench.fit(get_law("slim"), rows)}
+    made = bca_tables.memory_table(PLAN, {label: curve}, fits)
+    assert made.rows == ()
+    assert any("what the engine reserves" in note for note in made.notes)
 
 
 def test_economy_is_the_same_every_time_and_counts_points(

@@ -118,7 +118,8 @@ def errors_table(study: Study, bench: Bench, accuracy: Accuracy) -> Table:
                     "tested": score.n_test,
                 }
                 if score.reason:
-                    refused.setdefault(score.reason, []).append(name)
+                    reason = score.reason.removeprefix(f"{law}: ")
+                    refused.setdefault(f"{law}: {reason}", []).append(name)
                 elif score.calibration is not None:
                     for note in score.calibration.notes:
                         count, _, what = note.partition(" rows carry ")
@@ -194,7 +195,8 @@ def _average_notes(study: Study, accuracy: Accuracy) -> list[str]:
         each = ", ".join(f"{name} {100 * value:.0f}" for name, value in found.items())
         baselines = [b for b in study.baselines if _errors([s[b] for s in scores if b in s])]
         notes.append(
-            f"{law}: error {mean:.1f} % below the mean of {' and '.join(baselines)} "
+            f"{law}: error {abs(mean):.1f} % {'below' if mean >= 0 else 'above'} the mean of "
+            f"{' and '.join(baselines)} "
             f"on average over settings ({each} %)"
         )
     if notes:

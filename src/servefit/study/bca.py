@@ -44,6 +44,7 @@ class Measured:
         first: of each cap, the position of its first row among ``points``.
         reference_s: E2E at the cap nearest to the reference batch.
         reference_cap: that cap.
+        engine: what ran; ``None`` where the rows do not say.
     """
 
     label: str
@@ -53,6 +54,7 @@ class Measured:
     first: IntArray
     reference_s: float
     reference_cap: int
+    engine: str | None
 
     @property
     def model(self) -> ModelShape:
@@ -133,6 +135,7 @@ def measured_curve_of(
         first=first[:, 0],
         reference_s=reference_s,
         reference_cap=int(curve.cap[nearest]),
+        engine=bench.table.filter(rows).texts("engine")[0],
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from servefit.advise import ENGINES
 from servefit.advise.decision import Rule
 from servefit.calibration import Calibration
 from servefit.memory import (
@@ -139,12 +140,17 @@ def _cell(each: Grown, rule: Rule, multiple: float, epsilon: float) -> dict[str,
 
 
 def memory_of(measured: Measured) -> KvMemory:
-    """KV memory of the curve's requests on one GPU, with the default reservation if known."""
+    """KV memory of the curve's requests on one GPU.
+
+    With what the engine reserves by default: a share of the GPU's memory, where that is known and
+    the engine is one that does so, or is not said.
+    """
     points, curve = measured.points, measured.curve
     parallel = int(points.tensor_parallel_size[0])
     total = points.hardware[0].memory_bytes
     reservation = None
-    if total is not None:
+    reserving = [name for name, engine in ENGINES.items() if engine.by_default]
+    if total is not None and (measured.engine is None or measured.engine.lower() in reserving):
         weights = measured.model.weight_bytes / parallel
         reservation = Reservation(total, DEFAULT_UTILIZATION, weights, ASSUMED_OTHER_BYTES)
     return kv_memory(
@@ -167,7 +173,9 @@ def memory_table(
             memory = memory_of(measured)
             held = memory.reservation
             if result.cap is None or held is None:
-                why = "no cap is feasible" if held else "the GPU's memory is unknown"
+                why = "no cap is feasible"
+                if held is None:
+                    why = "the GPU's memory, or what the engine reserves of it, is unknown"
                 notes.append(f"{label}, {law}: {why}")
                 continue
             freed = memory.freed_bytes(result.cap)

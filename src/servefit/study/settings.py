@@ -161,8 +161,9 @@ def load_study(name: str) -> tuple[Study, str]:
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise ServefitError(
-            f"{name}: cannot be read ({error}): give a TOML file, or `{PAPER}`"
+            f"{name}: cannot be read ({why}): give a TOML file, or `{PAPER}`"
         ) from None
     return parse_study(text, name), text
 

@@ -27,15 +27,16 @@ def sensitivity(plan: BcaPlan, table: Table, targets: Sequence[str]) -> Figure |
             for r in table.rows
             if (r["target"], r["law"], r["rule"]) == (target, law, "tolerance")
         ]
+        most = max((r.get("saved_gib") or 0.0 for r in rows), default=0.0) or 1.0
         for row in rows:
             broken = (row.get("slo_violation_pct") or 0.0) > 0.5
             violated = violated or broken
             row["kept"] = _cell(row, "retained_pct", ".1f", broken)
-            row["saved"] = _cell(row, "saved_gib", ".1f", broken)
+            row["saved"] = _cell(row, "saved_gib", ".1f" if most >= 1 else ".2g", broken)
         maps.append(
             alt.hconcat(
-                _map(rows, "retained_pct", "kept", "throughput kept (% of peak)", "viridis"),
-                _map(rows, "saved_gib", "saved", "KV cache saved (GiB)", "cividis"),
+                _map(rows, "retained_pct", "kept", "throughput kept (% of peak)", "viridis", 100),
+                _map(rows, "saved_gib", "saved", "KV cache saved (GiB)", "cividis", most),
                 title=panel_title(target),
                 spacing=20,
             ).resolve_scale(color="independent")
@@ -58,11 +59,12 @@ def _cell(row: dict[str, Any], field: str, form: str, broken: bool) -> str:
     return f"{row[field]:{form}}\n→ {row['cap']}{' !' if broken else ''}"
 
 
-def _map(rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: Any) -> Any:
+def _map(
+    rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: Any, end: float
+) -> Any:
+    """One heat map; colours run from 0 to ``end``."""
     multiples = sorted({r["slo_multiple"] for r in rows}, reverse=True)
-    values = [r[field] for r in rows if r.get(field) is not None] or [0.0]
-    low, high = min(values), max(values)
-    middle = (low + high) / 2
+    middle = end / 2
     base = chart_of(rows).encode(
         x=alt.X("epsilon:O", title="epsilon", axis=alt.Axis(labelAngle=0, domain=False)),
         y=alt.Y(
@@ -77,7 +79,7 @@ def _map(rows: list[dict[str, Any]], field: str, text: str, title: str, scheme: 
             f"isValid(datum.{field})",
             alt.Color(
                 f"{field}:Q",
-                scale=alt.Scale(scheme=scheme, domain=[low, max(high, low + 1e-9)]),
+                scale=alt.Scale(scheme=scheme, domain=[0, end]),
                 legend=None,
             ),
             alt.value("#EEEEEE"),
