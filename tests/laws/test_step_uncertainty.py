@@ -85,6 +85,25 @@ def test_intervals_cover_engines_drawn_from_the_priors() -> None:
     assert 0.85 <= np.mean(shares) <= 0.99
 
 
+@pytest.mark.parametrize("seen", [[1.0], [1.0, 128.0]])
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_an_engine_unlike_the_priors_leaves_wide_intervals_after_few_rows(
+    seen: list[float], factor: float
+) -> None:
+    rng = np.random.default_rng(17)
+    usual = LAW.prior()
+    strange = replace(
+        usual,
+        parameters=tuple(
+            replace(p, value=p.value * (factor if p.unit == "s" else 1.0)) for p in usual.parameters
+        ),
+    )
+    fits = [LAW.fit(measured(truth, points(seen), rng)) for truth in (usual, strange)]
+    unseen = points([2, 4, 16, 64, 96, 200])
+    assert covered(fits[1], measured(strange, unseen, rng)) == 1
+    assert width(fits[1], unseen) > 1.2 * width(fits[0], unseen)
+
+
 def width(fit: Calibration, at: Points) -> float:
     found = spread(fit, at)
     assert found is not None

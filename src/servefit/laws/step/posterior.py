@@ -93,6 +93,9 @@ def maximum_a_posteriori(problem: Problem | None, priors: Sequence[Prior]) -> Po
     standardised log parameter, (log value - log median) / log_sd: the priors make the problem well
     posed from one measurement on, and answer it without any. The covariance is Laplace's,
     (J'J / s^2 + I)^-1, with the residual spread s estimated from the rows and `NOISE_PRIOR_SD`.
+    n rows can move min(n, parameters) directions, each by a standard deviation or so if the priors
+    are right. Where sum z^2 is more, the engine is not one that they describe, and the covariance
+    grows by as much (Birge's ratio), for what the rows leave to the priors is as doubtful.
     """
     log_sd = np.array([p.log_sd for p in priors])
     z = np.zeros(len(priors))
@@ -112,6 +115,7 @@ def maximum_a_posteriori(problem: Problem | None, priors: Sequence[Prior]) -> Po
     noise = residual_spread(error)
     jacobian = gradient(log_ratio, z) / noise
     covariance = np.linalg.inv(jacobian.T @ jacobian + np.eye(len(z)))
+    covariance *= max(1.0, float(z @ z) / min(len(error), len(z)))
     log_covariance = np.asarray(covariance * np.outer(log_sd, log_sd))
     return Posterior(_theta(z, priors), log_covariance, error, noise)
 
