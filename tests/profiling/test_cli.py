@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -71,6 +72,18 @@ def test_a_dry_run_measures_nothing_and_writes_nothing(
     assert "2 in flight, 8+8 tokens" in err
     assert list(tmp_path.iterdir()) == []
     assert len(stub.log()) == 1
+
+
+def test_without_the_extra_it_says_what_to_install(
+    servefit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "aiohttp" else find(name)
+    )
+    code, _, err = servefit("profile", "http://127.0.0.1:9", *LOAD)
+    assert code == 2
+    assert "pip install 'servefit[profile]'" in err
 
 
 def test_a_plan_from_a_file(stub: Stub, servefit: Run, tmp_path: Path) -> None:
