@@ -145,6 +145,7 @@ def test_the_commands_of_nsights_tools_wrap_ours():
     for command in (nsys, ncu):
         assert command[-len(arguments) :] == arguments
     assert "--capture-range=cudaProfilerApi" in nsys
+    assert "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum" in ncu[ncu.index("--metrics") + 1]
     assert ncu[1:3] == ["--profile-from-start", "off"]
 
 

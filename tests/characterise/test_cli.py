@@ -126,6 +126,15 @@ def test_at_is_of_files_that_do_not_say_it(files):
     assert trace["classes"][0]["output_tokens"] == 3
 
 
+def test_mixed_steps_are_counted(files):
+    mark = "servefit mixed batch=4 input=16 output=3"
+    events = [b.span(mark, 0, 9, "user_annotation"), b.span("aten::mm", 1, 5)]
+    (files / "mixed.json").write_text(json.dumps(events))
+    text = invoke("characterise", files / "mixed.json")
+    assert "1 steps mix prompts and decodes" in text
+    assert "mixed" in text
+
+
 def test_a_law_is_fitted_on_captured_steps(files):
     table = files / "steps.jsonl"
     invoke(

@@ -63,6 +63,21 @@ def test_rates_a_cycle_are_turned_into_counts(tmp_path):
     assert launch.flops == pytest.approx(2 * 4 * 13_485 + 60)
 
 
+def test_tensor_operations_are_counted_once(tmp_path):
+    tensor = "sm__ops_path_tensor_src_{}_dst_fp32{}.sum".format
+    metrics = {
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": ("inst", "0"),
+        tensor("bf16", ""): ("", "10"),
+        tensor("bf16", "_sparsity_off"): ("", "10"),
+        tensor("bf16", "_sparsity_on"): ("", "0"),
+        tensor("fp16", "_sparsity_off"): ("", "3"),
+        tensor("fp16", "_sparsity_on"): ("", "4"),
+        tensor("fp8", ""): ("", "n/a"),
+    }
+    (launch,) = read(tmp_path, b.ncu_details(metrics)).launches
+    assert launch.flops == 17
+
+
 @pytest.mark.parametrize(
     ("unit", "value", "seconds"),
     [("ns", "6,750", 6.75e-6), ("us", "6.75", 6.75e-6), ("msecond", "2", 2e-3), ("second", "1", 1)],

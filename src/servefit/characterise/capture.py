@@ -43,6 +43,23 @@ NCU_SECTIONS = (
 )
 
 
+#: Beside them: DRAM traffic, and instructions and tensor operations to count FLOPs by.
+NCU_METRICS = (
+    "dram__bytes.sum",
+    *(
+        f"smsp__sass_thread_inst_executed_op_{kind}{op}_pred_on.sum"
+        for kind in "fhd"
+        for op in ("add", "mul", "fma")
+    ),
+    *(
+        f"sm__ops_path_tensor_src_{kind}_dst_fp32{sparsity}.sum"
+        for kind in ("bf16", "fp16", "fp8")
+        for sparsity in ("", "_sparsity_off")
+    ),
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+)
+
+
 def mark_of(size: Size, answered: Collection[int]) -> Mark:
     """The step before which the batch's requests have answered so many tokens each."""
     least = min(answered)
@@ -147,17 +164,23 @@ def outer_command(profiler: Profiler, folder: str, arguments: Sequence[str]) -> 
         options += ["--gpu-metrics-devices=0", "--force-overwrite=true"]
         return ["nsys", "profile", *options, "-o", f"{folder}/nsys", *inner]
     sections = [word for name in NCU_SECTIONS for word in ("--section", name)]
-    options = ["--profile-from-start", "off", "--nvtx", "--replay-mode", "kernel", *sections]
-    options += ["--metrics", "regex:smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on,"]
-    options[-1] += "regex:sm__ops_path_tensor_.*,dram__bytes.sum,"
-    options[-1] += "regex:smsp__average_warps_issue_stalled_.*_per_issue_active"
-    return ["ncu", *options, "-f", "-o", f"{folder}/ncu", *inner]
+    options = ["--profile-from-start", "off", "--clock-control", "none", "--nvtx", *sections]
+    return [
+        "ncu",
+        *options,
+        "--metrics",
+        ",".join(NCU_METRICS),
+        "-f",
+        "-o",
+        f"{folder}/ncu",
+        *inner,
+    ]
 
 
 def export_command(profiler: Profiler, folder: str) -> str:
     """How to turn its report into a file that is read here."""
     if profiler == "nsys":
-        return f"nsys export --type sqlite {folder}/nsys*.nsys-rep"
+        return f'for f in {folder}/nsys*.nsys-rep; do nsys export --type sqlite "$f"; done'
     return f"ncu --import {folder}/ncu.ncu-rep --page raw --csv > {folder}/ncu.csv"
 
 

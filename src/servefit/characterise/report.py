@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from servefit.characterise.classify import ATTENTION, UNCLASSIFIED
@@ -187,11 +187,9 @@ def _weighted(values: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _mean_stalls(launches: Sequence[Launch]) -> dict[str, float]:
-    """Mean share by reason, largest first."""
-    with_stalls = [x for x in launches if x.stalls_pct]
-    reasons = dict.fromkeys(r for x in with_stalls for r in x.stalls_pct)
-    share: Callable[[str], float] = lambda reason: (  # noqa: E731
-        _weighted([(x.stalls_pct.get(reason, 0.0), x.duration_s or 1.0) for x in with_stalls])
-        or 0.0
-    )
-    return dict(sorted(((r, share(r)) for r in reasons), key=lambda item: -item[1]))
+    """Mean share by reason, weighted by duration, largest first."""
+    weighted = [(x.stalls_pct, x.duration_s or 1.0) for x in launches if x.stalls_pct]
+    reasons = dict.fromkeys(reason for stalls, _ in weighted for reason in stalls)
+    means = {r: _weighted([(stalls.get(r, 0.0), w) for stalls, w in weighted]) for r in reasons}
+    known = {reason: mean for reason, mean in means.items() if mean is not None}
+    return dict(sorted(known.items(), key=lambda item: -item[1]))

@@ -20,6 +20,7 @@ MOST_FILES = 4
 
 def report(profiles: Sequence[Profile], lines: Sequence[Line]) -> None:
     """Print classes, counters and sampled metrics of each file, and all batches held together."""
+    from servefit.characterise.profile import MIXED
     from servefit.characterise.report import attention_table
 
     for profile in profiles if len(profiles) <= MOST_FILES else ():
@@ -29,6 +30,12 @@ def report(profiles: Sequence[Profile], lines: Sequence[Line]) -> None:
         _counters(profile)
         _metrics(profile)
     _table_1(attention_table(profiles))
+    mixed = sum(step.phase == MIXED for profile in profiles for step in profile.steps)
+    if mixed:
+        click.echo(
+            f"{mixed} steps mix prompts and decodes and are not held against the formula: raise "
+            "--set max_num_batched_tokens=... to prefill a batch in one step."
+        )
     if lines:
         _held_together(lines)
     elif any(p.kernels for p in profiles):

@@ -65,7 +65,10 @@ _SASS = {
 _STALL = re.compile(
     r"smsp__average_warps?_(?:latency_)?issue_stalled_(\w+?)(?:_per_issue_active)?\.(?:ratio|pct)"
 )
-_TENSOR = re.compile(r"sm__ops_path_tensor_\w+\.sum")
+#: Tensor operations by their types; where sparsity is counted apart, both belong to the sum.
+_TENSOR = re.compile(
+    r"(sm__ops_path_tensor_src_[a-z0-9]+_dst_[a-z0-9]+?)(_sparsity_(?:on|off))?\.sum"
+)
 
 
 def is_csv(text: str) -> bool:
@@ -163,8 +166,15 @@ def _flops(metrics: _Metrics, get: Callable[[Sequence[str]], float | None]) -> f
                 total += flops * count
                 known |= op.endswith("fma")
                 break
-    tensor = [get((name,)) for name in metrics if _TENSOR.fullmatch(name)]
-    total += sum(ops for ops in tensor if ops is not None)
+    whole: dict[str, float] = {}
+    by_sparsity: dict[str, float] = {}
+    for name in metrics:
+        match = _TENSOR.fullmatch(name)
+        operations = get((name,)) if match else None
+        if match and operations is not None:
+            into = by_sparsity if match[2] else whole
+            into[match[1]] = into.get(match[1], 0.0) + operations
+    total += sum({**by_sparsity, **whole}.values())
     return total if known else None
 
 
