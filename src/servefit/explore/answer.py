@@ -16,7 +16,6 @@ from servefit.advise import (
     Infeasible,
     Slo,
     Terms,
-    candidate_caps,
     get_engine,
     predicted_problem,
 )
@@ -37,8 +36,8 @@ from servefit.report.source import Source
 from servefit.report.view import Question, View, look
 from servefit.workload import Workload
 
-#: Up to so many caps every one is tried; of more, so many at even ratios.
-EVERY_CAP = 1500
+#: Up to so many caps every one is tried; of more, some and those beside the best.
+EVERY_CAP, SOME_CAPS = 1500, 400
 
 #: What the page calls infeasible -> the control to say it beside.
 BESIDE = {"KV capacity": "model", "token budget": "max_num_batched_tokens", "SLO": "slo_ms"}
@@ -108,19 +107,17 @@ def view_of(session: Session, values: Mapping[str, Any]) -> View:
             kv_cache_dtype=values["kv_cache_dtype"] or None,
         )
     slos = [Slo(values["slo"], values["slo_ms"] * 1e-3)] if values["slo"] else []
+    question = Question(
+        points,
+        slos,
+        terms,
+        rule=values["rule"],
+        epsilon=values["epsilon"],
+        confidence=values["confidence"],
+        rate_per_s=values["rate"],
+    )
     with blamed("slo"):
-        return look(
-            session.calibration,
-            Question(
-                points,
-                slos,
-                replace(terms, candidates=_candidates(session.calibration, points, terms)),
-                rule=values["rule"],
-                epsilon=values["epsilon"],
-                confidence=values["confidence"],
-                rate_per_s=values["rate"],
-            ),
-        )
+        return look(session.calibration, with_few_caps(session.calibration, question))
 
 
 def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +132,8 @@ def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
     if view.question.terms.candidates is not None:
         caps = view.problem.curve.cap
         notes = [
-            f"{caps[-1]:,} caps fit: {caps.size:,} at even ratios were tried here, all of them by "
-            "`servefit advise`"
+            f"{caps[-1]:,} caps fit: {caps.size:,} of them were tried here, those beside the "
+            "recommended one all; `servefit advise` tries every one"
         ]
     shown: dict[str, Any] = {
         "sentence": view.sentence,
@@ -249,11 +246,31 @@ def _seen(seen: tuple[ModelShape, ...] | tuple[Hardware, ...], name: str) -> Any
     return next((each for each in seen if each.name == name), None)
 
 
-def _candidates(calibration: Calibration, points: Points, terms: Terms) -> Any:
-    """``None``, every cap, as long as these are few enough to answer at once."""
-    probe = predicted_problem(calibration, points, (), replace(terms, candidates=[1]))
+def with_few_caps(calibration: Calibration, question: Question) -> Question:
+    """The question with candidates that can be tried at once, where more than `EVERY_CAP` fit.
+
+    First `SOME_CAPS` at even ratios; then also every cap beside those that these recommend, with
+    their halves and doubles. Where throughput and latency grow with the batch, the recommendation
+    is that among all.
+    """
+    fixed = replace(question.terms, candidates=[1])
+    probe = predicted_problem(calibration, question.points, (), fixed)
     limits = (*deployment_limits(probe.deployment), *probe.limits)
     largest = min((limit.max_batch for limit in limits), default=0)
     if largest <= EVERY_CAP:
-        return None
-    return candidate_caps(np.unique(np.rint(np.geomspace(1, largest, EVERY_CAP))))
+        return question
+    some = np.unique(np.rint(np.geomspace(1, largest, SOME_CAPS)).astype(np.int64))
+    asked = replace(question, terms=replace(question.terms, candidates=some))
+    answer = look(calibration, asked).answer
+    if isinstance(answer, Infeasible):
+        return asked
+    found = [answer.decision.chosen, answer.point_estimate]
+    near = [
+        np.arange(max(low, 1), min(high, largest) + 1)
+        for cap in {each.batch_cap for each in found if each is not None}
+        for at in [int(np.searchsorted(some, cap))]
+        for low, high in [(some[max(at - 1, 0)], some[min(at + 1, some.size - 1)] + 1)]
+    ]
+    every = np.concatenate([some, *(part for n in near for part in (n, n // 2, n * 2))])
+    every = np.unique(every[(every >= 1) & (every <= largest)])
+    return replace(question, terms=replace(question.terms, candidates=every))

@@ -61,13 +61,15 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
     title, causes = session.decomposition()
     files = _static()
     drawing = Lock()  # Altair and the renderer keep state of their own.
+    computing = Lock()  # The same view asked for many times at once is worked out once.
 
     @lru_cache(maxsize=REMEMBERED)
     def view(items: Items) -> bytes:
         return json.dumps(document(session, read(fields, items)), allow_nan=False).encode()
 
     def answered(items: Items) -> Response:
-        return Response(view(items), media_type="application/json")
+        with computing:
+            return Response(view(items), media_type="application/json")
 
     def page_of_report(items: Items) -> Response:
         from servefit.report.page import html
