@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
-from servefit.models import AttentionGroup, Experts, ModelShape, Parts, RecurrentGroup
+from servefit.models import ModelShape
 from servefit.parameters import FittedParameter
 from servefit.points import FloatArray, Points
 
@@ -147,8 +148,8 @@ class Calibration:
             ServefitError: not JSON, not a calibration, from a newer servefit, or damaged.
         """
         try:
-            data = json.loads(text)
-        except ValueError as error:
+            data = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ServefitError(
                 f"{source}: is not JSON ({error}): give a file written by `servefit fit`"
             ) from None
@@ -157,66 +158,47 @@ class Calibration:
                 f"{source}: is not a calibration (no key {FORMAT_KEY!r}): give a file written by "
                 "`servefit fit`"
             )
-        version = data.pop(FORMAT_KEY)
-        if not isinstance(version, int) or version > FORMAT_VERSION:
+        version = data[FORMAT_KEY]
+        if type(version) is not int or version < 1:
             raise ServefitError(
-                f"{source}: calibration format {version!r} is newer than {FORMAT_VERSION}, the "
+                f"{source}: calibration format {version!r} must be a whole number of at "
+                "least 1: fit again"
+            )
+        if version > FORMAT_VERSION:
+            raise ServefitError(
+                f"{source}: calibration format {version} is newer than {FORMAT_VERSION}, the "
                 "newest that this servefit reads: upgrade servefit or fit again"
             )
         try:
-            return cls(**_parse(data))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            calibration = msgspec.convert(data, cls)
+            _require_sound(calibration)
+        except (msgspec.ValidationError, ValueError) as error:
             raise ServefitError(
-                f"{source}: the calibration is damaged ({type(error).__name__}: {error}): fit again"
+                f"{source}: the calibration is damaged ({error}): fit again"
             ) from None
+        return calibration
 
 
-def _parse(data: dict[str, Any]) -> dict[str, Any]:
-    """JSON values as constructor arguments; raises on anything malformed."""
-    parameters = tuple(FittedParameter(**p) for p in data["parameters"])
-    for p in parameters:
-        if not (isinstance(p.value, (int, float)) and math.isfinite(p.value)):
+def _require_sound(calibration: Calibration) -> None:
+    """Refuse numbers that no fit writes; raises `ValueError` with the first one."""
+    for p in calibration.parameters:
+        if not math.isfinite(p.value):
             raise ValueError(f"parameter {p.name} = {p.value!r}")
-    covariance = data["log_covariance"]
-    if covariance is not None:
-        array = np.asarray(covariance, dtype=np.float64)
-        if array.shape != (len(parameters), len(parameters)) or not np.isfinite(array).all():
+    if calibration.log_covariance is not None:
+        size = len(calibration.parameters)
+        rows = calibration.log_covariance
+        if [len(row) for row in rows] != [size] * size or not np.isfinite(rows).all():
             raise ValueError("log_covariance is not a finite square matrix of the parameters")
-    known = {f.name for f in dataclasses.fields(Calibration)}
-    return {
-        **{k: v for k, v in data.items() if k in known},
-        "parameters": parameters,
-        "log_covariance": None if covariance is None else tuple(map(tuple, covariance)),
-        "residuals": tuple(Residual(**r) for r in data["residuals"]),
-        "models": tuple(_parse_model(m) for m in data["models"]),
-        "hardware": tuple(Hardware(**h) for h in data["hardware"]),
-        "ranges": {k: Range(**v) for k, v in data["ranges"].items()},
-        "discrepancies": {k: _parse_discrepancy(v) for k, v in data["discrepancies"].items()},
-        "features": tuple(data["features"]),
-        "notes": tuple(data["notes"]),
-    }
-
-
-def _parse_discrepancy(data: dict[str, Any]) -> Discrepancy:
-    span = data["span"] and Range(**data["span"])
-    return Discrepancy(**{**data, "levels": tuple(data["levels"]), "span": span})
-
-
-def _parse_model(data: dict[str, Any]) -> ModelShape:
-    optional = {
-        "experts": data["experts"] and Experts(**data["experts"]),
-        "stored_bytes": data["stored_bytes"] and Parts(**data["stored_bytes"]),
-    }
-    return ModelShape(
-        **{
-            **data,
-            **optional,
-            "attention": tuple(AttentionGroup(**g) for g in data["attention"]),
-            "parameters": Parts(**data["parameters"]),
-            "recurrent": tuple(RecurrentGroup(**g) for g in data["recurrent"]),
-            "notes": tuple(data["notes"]),
+    for hardware in calibration.hardware:
+        numbers = {
+            "memory bandwidth": hardware.memory_bandwidth_bytes_per_s,
+            "memory": hardware.memory_bytes,
+            "link bandwidth": hardware.link_bandwidth_bytes_per_s,
+            **{f"peak FLOP/s in {dtype}": v for dtype, v in hardware.peak_flops_per_s.items()},
         }
-    )
+        for name, value in numbers.items():
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{hardware.name}: {name} = {value!r}")
 
 
 def ranged_values(points: Points) -> dict[str, FloatArray]:

@@ -138,6 +138,10 @@ BAD_CALIBRATIONS = {
     "newer": '{"servefit_calibration": 99}',
     "damaged": '{"servefit_calibration": 1, "law": "slim", "parameters": [{"name": "eta_c"}]}',
     "no parameters": '{"servefit_calibration": 1, "law": "slim"}',
+    "NaN": '{"servefit_calibration": 1, "law": "slim", "parameters": [], "residual_sd": NaN}',
+    "deep": '{"servefit_calibration": ' + "[" * 100_000,
+    "no version": '{"servefit_calibration": "1"}',
+    "version 0": '{"servefit_calibration": 0}',
 }
 
 

@@ -22,18 +22,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.laws.base import Observations, Prediction, StepObservations
 from servefit.laws.baseline import Baseline, accounted, coefficients
-from servefit.laws.support import prediction
+from servefit.laws.support import prediction, require_parameters, setting
 from servefit.points import FloatArray, Points
 
 FEATURES = ("B", "IL", "OL", "D", "L", "H_q")
 PAIRS = tuple(combinations(range(len(FEATURES)), 2))
+#: Numbers that a fit notes, one a feature.
+PerFeature = Annotated[
+    list[float | None], msgspec.Meta(min_length=len(FEATURES), max_length=len(FEATURES))
+]
 NAMES = ("1", *FEATURES, *(f"{FEATURES[i]} x {FEATURES[j]}" for i, j in PAIRS))
 
 
@@ -81,11 +87,17 @@ class Imai(Baseline):
 
     def predict(self, calibration: Calibration, points: Points) -> Prediction:
         """The regression, on top of the roofline where it is asked for."""
-        settings = calibration.settings
-        scale = np.array([np.inf if s is None else s for s in settings["scale"]])
-        design = _design(_features(points), np.array(settings["centre"]), scale)
+        require_parameters(calibration, NAMES, signed=True)
+        centre = setting(calibration, "centre", PerFeature)
+        scale = setting(calibration, "scale", PerFeature)
+        smallest_s = setting(calibration, "smallest_e2e_s", float)
+        design = _design(
+            _features(points),
+            np.array(centre, dtype=np.float64),
+            np.array([np.inf if s is None else s for s in scale]),
+        )
         base_s = roofline_s(points) if self.roofline else np.zeros(points.shape)
-        e2e_s = np.maximum(base_s + design @ calibration.theta(), settings["smallest_e2e_s"])
+        e2e_s = np.maximum(base_s + design @ calibration.theta(), smallest_s)
         terms = {"regression": e2e_s - base_s}
         if self.roofline:
             terms = {"roofline": base_s, **terms}

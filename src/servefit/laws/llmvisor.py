@@ -34,7 +34,7 @@ from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.laws.base import Observations, Prediction, StepObservations
 from servefit.laws.baseline import Baseline, accounted, coefficients, least_squares
-from servefit.laws.support import prediction
+from servefit.laws.support import prediction, require_parameters, setting
 from servefit.parameters import FittedParameter
 from servefit.points import FloatArray, Points
 
@@ -116,18 +116,23 @@ class LlmVisor(Baseline):
 
     def predict(self, calibration: Calibration, points: Points) -> Prediction:
         """E2E = TTFT + (OL - 1) ITL."""
-        values, settings = calibration.theta(), calibration.settings
-        segments = 1 if settings["prefill_break_tokens"] is None else 2
-        split = segments * len(PREFILL)
+        breaks = [
+            setting(calibration, name, float | None)
+            for name in ("prefill_break_tokens", "decode_break_requests")
+        ]
+        segments, decode_segments = (1 if at is None else 2 for at in breaks)
+        names = [*_names("prefill", PREFILL, segments), *_names("decode", DECODE, decode_segments)]
+        require_parameters(calibration, names, signed=True)
+        values, split = calibration.theta(), segments * len(PREFILL)
         prefill = _Piecewise(
-            settings["prefill_break_tokens"],
+            breaks[0],
             tuple(values[:split].reshape(segments, -1)),
-            settings["smallest_ttft_s"],
+            setting(calibration, "smallest_ttft_s", float),
         )
         decode = _Piecewise(
-            settings["decode_break_requests"],
-            tuple(values[split:].reshape(-1, len(DECODE))),
-            settings["smallest_itl_s"],
+            breaks[1],
+            tuple(values[split:].reshape(decode_segments, -1)),
+            setting(calibration, "smallest_itl_s", float),
         )
         ttft_s = prefill(*_prefill_features(points))
         decode_s = (points.output_tokens - 1) * decode(*_decode_features(points))
@@ -190,8 +195,9 @@ def _fit(features: FloatArray, along: FloatArray, target_s: FloatArray) -> _Piec
 def _parameters(
     phase: str, names: tuple[str, ...], fitted: _Piecewise
 ) -> tuple[FittedParameter, ...]:
-    return tuple(
-        parameter
-        for number, segment in enumerate(fitted.segments, start=1)
-        for parameter in coefficients([f"{phase} {number}: {name}" for name in names], segment)
-    )
+    values = np.concatenate(fitted.segments)
+    return coefficients(_names(phase, names, len(fitted.segments)), values)
+
+
+def _names(phase: str, names: tuple[str, ...], segments: int) -> list[str]:
+    return [f"{phase} {number}: {name}" for number in range(1, segments + 1) for name in names]

@@ -38,7 +38,9 @@ from servefit.laws.support import (
     prediction,
     propagate,
     require_distinct_points,
+    require_parameters,
     run_mape_pct,
+    setting,
     with_account,
 )
 from servefit.parameters import Parameter
@@ -58,6 +60,8 @@ PARAMETERS = (
 NO_STEPS = "slim: predicts whole requests, not the time of one engine step"
 #: With unknown peaks an efficiency is a rate, in units of this many FLOP/s or bytes/s.
 UNKNOWN_PEAK_PER_S = 1e12
+#: The unit of such a rate, by which a calibration says what its efficiencies are.
+RATE_UNIT = "1e12/s"
 
 
 def active_context_sum(input_tokens: FloatArray, output_tokens: FloatArray) -> FloatArray:
@@ -259,8 +263,8 @@ class Slim:
 
     def predict(self, calibration: Calibration, points: Points) -> Prediction:
         """Eq. 5-12 with the calibration's parameters."""
-        theta = calibration.theta()
         form, design = _as_fitted(calibration, points)
+        theta = calibration.theta()
         prefill, dense, dense_scaled, kv = _terms(theta, design, form)
         decode = dense + dense_scaled + kv
         fixed = np.full_like(decode, theta[5])
@@ -301,11 +305,29 @@ class Slim:
 
 
 def _as_fitted(calibration: Calibration, points: Points) -> tuple[DecodeForm, _Design]:
-    """The reading of Eq. 9 and the terms that the calibration was fitted with."""
-    settings = calibration.settings
-    return settings.get("decode_form", "product"), _design(
-        points, settings.get("without", "nothing")
-    )
+    """The reading of Eq. 9 and the terms that the calibration was fitted with.
+
+    Raises:
+        ServefitError: the calibration is damaged, or was fitted to rates where the points have
+            efficiencies of known peaks, or the other way round.
+    """
+    require_parameters(calibration, [p.name for p in PARAMETERS])
+    fitted_rates = calibration.parameters[0].unit == RATE_UNIT
+    for hardware in points.hardware:
+        if hardware.has_known_peaks == fitted_rates:
+            raise ServefitError(
+                f"slim: the peaks of {hardware.name} are "
+                + (
+                    "known, the fit is of a GPU whose peaks are not: its rates hold for that GPU "
+                    "alone; ask about it with --gpu unknown"
+                    if fitted_rates
+                    else "unknown, the fit's efficiencies are shares of known peaks: name the GPU, "
+                    "or fit runs of it with --gpu unknown"
+                )
+            )
+    form = setting(calibration, "decode_form", DecodeForm, "product")
+    without = setting(calibration, "without", Without, "nothing")
+    return form, _design(points, without)
 
 
 def _notes(solution: Solution) -> tuple[str, ...]:
@@ -330,6 +352,6 @@ def _notes(solution: Solution) -> tuple[str, ...]:
 def _with_free_rates(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
     """Efficiencies of unknown peaks are rates in units of 1e12 per second: no ceiling of 1."""
     return tuple(
-        replace(p, lower=1e-6, upper=1e6, unit="1e12/s") if p.name.startswith("eta_") else p
+        replace(p, lower=1e-6, upper=1e6, unit=RATE_UNIT) if p.name.startswith("eta_") else p
         for p in parameters
     )

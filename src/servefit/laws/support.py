@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
+import msgspec
 import numpy as np
 
 import servefit
@@ -62,6 +64,45 @@ def require_distinct_points(observations: Observations, *, minimum: int) -> None
             f"a fit needs at least {minimum} distinct points (model, lengths, batch), got "
             f"{distinct}: measure more batch sizes, or select more rows with --where"
         )
+
+
+def require_parameters(
+    calibration: Calibration, names: Sequence[str], *, signed: bool = False
+) -> None:
+    """Refuse a calibration whose parameters are not these, in this order.
+
+    Raises:
+        ServefitError: they are not, or one is negative and not ``signed``: the file was edited, or
+            another version wrote it.
+    """
+    found = [p.name for p in calibration.parameters]
+    if found != list(names):
+        raise ServefitError(
+            f"{calibration.law}: the calibration holds the parameters {', '.join(found) or 'none'} "
+            f"where the law has {', '.join(names)}: fit again"
+        )
+    for p in calibration.parameters:
+        if p.value < 0 and not signed:
+            raise ServefitError(
+                f"{calibration.law}: the calibration's {p.name} = {p.value:g} must not be "
+                "negative: fit again"
+            )
+
+
+def setting(calibration: Calibration, name: str, kind: Any, default: Any = None) -> Any:
+    """What a law's fit noted as ``name``, of the type ``kind``, or the default.
+
+    Raises:
+        ServefitError: it is not of that type (``None`` is one only where ``kind`` has it).
+    """
+    value = calibration.settings.get(name, default)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ServefitError(
+            f"{calibration.law}: the calibration's setting {name} = {value!r} is damaged "
+            f"({error}): fit again"
+        ) from None
 
 
 def with_account(

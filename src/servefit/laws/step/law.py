@@ -32,7 +32,13 @@ from servefit.laws.step.posterior import (
 from servefit.laws.step.running import flatten
 from servefit.laws.step.schedule import engine_steps, run_schedule
 from servefit.laws.step.work import Cost, Steps, concatenate, cost_of
-from servefit.laws.support import mape_pct, prediction, run_mape_pct, with_account
+from servefit.laws.support import (
+    mape_pct,
+    prediction,
+    require_parameters,
+    run_mape_pct,
+    with_account,
+)
 from servefit.parameters import FittedParameter
 from servefit.points import EngineSteps, FloatArray, Points
 
@@ -244,10 +250,18 @@ def _parameters(
 
     Factors on nominal peaks are for unknown accelerators only; a fit that has not seen one knows
     them by their priors.
+
+    Raises:
+        ServefitError: the calibration is damaged; known and unknown accelerators are mixed.
     """
+    peaks = {p.name: p for p in UNKNOWN_PEAKS}
+    names = [p.name for p in PRIORS]
+    blind = len(calibration.parameters) > len(names)
+    require_parameters(calibration, [*names, *peaks] if blind else names)
+    if calibration.log_covariance is None:
+        raise ServefitError("step: the calibration lacks its covariance: fit again")
     fitted = {p.name: p.value for p in calibration.parameters}
     covariance = np.asarray(calibration.log_covariance)
-    peaks = {p.name: p for p in UNKNOWN_PEAKS}
     kept = [i for i, name in enumerate(fitted) if name not in peaks]
     if _peaks_known(hardware):
         names = list(fitted)
