@@ -80,6 +80,21 @@ def test_formulas_are_means_over_the_same_steps():
     assert line(lines, "decode", "CPU/idle").roofline_s is None
 
 
+def test_formulas_are_of_the_steps_that_are_marked_not_of_all():
+    long = Size(8, 100, 500)
+    early, late = (
+        Profile(
+            "x",
+            "y",
+            kernels=(KernelTime("flash", "attention", 1, 0.01, 0),),
+            steps=(StepTime("decode", 0.02, long, token),),
+        )
+        for token in (2, 500)
+    )
+    few, many = (line(lines_of([p], MODEL, GPU), "decode", "attention") for p in (early, late))
+    assert many.flops / few.flops == pytest.approx(600 / 102)
+
+
 def test_without_peaks_bytes_stay_and_the_roofline_is_unknown():
     attention = line(lines_of([profile()], MODEL, UNKNOWN), "decode", "attention")
     assert attention.bytes > 0

@@ -20,24 +20,22 @@ import numpy as np
 
 from servefit.calibration import Calibration
 from servefit.characterise.classify import ATTENTION, GEMM, OTHER, OUTSIDE, UNCLASSIFIED
-from servefit.characterise.profile import DECODE, PREFILL, Part, Profile, grouped
-from servefit.characterise.run import PhaseWork, Size, run
+from servefit.characterise.profile import DECODE, PREFILL, Part, Profile, StepTime, grouped
+from servefit.characterise.run import PhaseWork, Size, phase_work, steps_of
 from servefit.characterise.work import (
     ATTENTION_DECODE,
     ATTENTION_PREFILL,
     FFN,
     LM_HEAD,
     PROJECTIONS,
-    decode_step,
-    prefill_step,
 )
 from servefit.characterise.work import OTHER as OTHER_WORK
 from servefit.errors import ServefitError
-from servefit.hardware import Hardware
+from servefit.hardware import UNKNOWN, Hardware
 from servefit.laws.step.law import StepLaw
 from servefit.laws.step.parameters import completed
 from servefit.laws.step.physics import step_terms
-from servefit.laws.step.work import step_cost
+from servefit.laws.step.work import Steps, step_cost
 from servefit.models import ModelShape
 
 #: Group of measured kernels -> classes of the formula, and terms of the step law.
@@ -109,16 +107,16 @@ def lines_of(
             "the law step, and need --model"
         )
     found: list[Line] = []
-    for part, times, count in _measured(profiles):
-        size, phase = part
+    for (size, phase), (times, marked) in _measured(profiles).items():
         if size is None or phase not in (PREFILL, DECODE):
             continue
-        work = _work(model, hardware, size, phase, tensor_parallel_size) if model else None
-        law = (
-            _law(calibration, model, hardware, size, phase, tensor_parallel_size)
-            if calibration and model
-            else {}
-        )
+        work, law = None, {}
+        if model is not None:
+            steps = _steps(size, phase, marked)
+            known = hardware if hardware and hardware.has_known_peaks else _ANY
+            work = phase_work(model, known, steps, tensor_parallel_size)
+            law = _law(calibration, model, hardware, steps, tensor_parallel_size)
+        count = len(marked)
         whole = sum(times.values())
         for group, seconds in grouped(times).items():
             if group == OUTSIDE and OUTSIDE not in times:
@@ -146,17 +144,25 @@ def lines_of(
     )
 
 
-def _measured(profiles: Sequence[Profile]) -> list[tuple[Part, dict[str, float], int]]:
-    """Seconds by class of each part over all profiles, and its marked steps (0: unmarked)."""
-    sums: dict[Part, dict[str, float]] = {}
-    counts: dict[Part, int] = {}
+def _measured(
+    profiles: Sequence[Profile],
+) -> dict[Part, tuple[dict[str, float], list[StepTime]]]:
+    """Seconds by class, and marked steps (none: unmarked), of each part over all profiles."""
+    found: dict[Part, tuple[dict[str, float], list[StepTime]]] = {}
     for profile in profiles:
         for part in profile.parts:
-            into = sums.setdefault(part, {})
+            times, marked = found.setdefault(part, ({}, []))
             for name, seconds in profile.seconds_by_class(part).items():
-                into[name] = into.get(name, 0.0) + seconds
-            counts[part] = counts.get(part, 0) + len(profile.steps_of(part))
-    return [(part, times, counts[part]) for part, times in sums.items()]
+                times[name] = times.get(name, 0.0) + seconds
+            marked += profile.steps_of(part)
+    return found
+
+
+def _steps(size: Size, phase: str, marked: Sequence[StepTime]) -> Steps:
+    """What was measured, as the formula counts it: of decode, the steps that are marked, or all."""
+    tokens = [step.token for step in marked if step.token is not None]
+    prefill, decode = steps_of(size, tokens if tokens and len(tokens) == len(marked) else None)
+    return prefill if phase == PREFILL else decode
 
 
 #: Stands in where peaks are unknown: FLOPs and bytes do not depend on them.
@@ -165,13 +171,6 @@ _ANY = Hardware("any", {"bfloat16": 1.0}, 1.0)
 
 def _known(hardware: Hardware | None) -> bool:
     return hardware is not None and hardware.has_known_peaks
-
-
-def _work(
-    model: ModelShape, hardware: Hardware | None, size: Size, phase: str, t: int
-) -> PhaseWork:
-    whole = run(model, hardware if hardware and _known(hardware) else _ANY, size, t)
-    return whole.prefill if phase == PREFILL else whole.decode
 
 
 def _mean(work: PhaseWork | None, what: str, classes: Sequence[str]) -> float | None:
@@ -184,22 +183,15 @@ def _mean(work: PhaseWork | None, what: str, classes: Sequence[str]) -> float | 
 
 
 def _law(
-    calibration: Calibration,
+    calibration: Calibration | None,
     model: ModelShape,
     hardware: Hardware | None,
-    size: Size,
-    phase: str,
-    t: int,
+    steps: Steps,
+    tensor_parallel_size: int,
 ) -> dict[str, float]:
-    """Terms of the calibrated law for the phase's mean step."""
+    """Terms of the calibrated law, mean over the steps; nothing without a calibration or steps."""
+    if calibration is None or not steps.count.size:
+        return {}
     theta = completed({p.name: p.value for p in calibration.parameters})
-    batch = np.full(1, float(size.batch))
-    if phase == PREFILL:
-        steps = prefill_step(batch, np.full(1, float(size.input_tokens)))
-    else:
-        contexts = size.input_tokens + np.arange(2.0, size.output_tokens + 1)
-        if not contexts.size:
-            return {}
-        steps = decode_step(np.full_like(contexts, size.batch), contexts)
-    cost = step_cost(model, hardware or Hardware("unknown"), t, steps)
+    cost = step_cost(model, hardware or UNKNOWN, tensor_parallel_size, steps)
     return {name: float(np.mean(seconds)) for name, seconds in step_terms(theta, cost).items()}

@@ -8,7 +8,7 @@ nothing. One that fuses small kernels into others may do with less of the class 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from servefit.characterise.work import (
 )
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware
+from servefit.laws.step.work import Steps
 from servefit.models import ModelShape
 from servefit.points import FloatArray
 
@@ -117,23 +118,33 @@ class Run:
         return float(self.decode.step_seconds.sum())
 
 
+def phase_work(
+    model: ModelShape, hardware: Hardware, steps: Steps, tensor_parallel_size: int = 1
+) -> PhaseWork:
+    """Steps on the roofline of one rank; raises `ServefitError` where a peak is unknown."""
+    flops_per_s, bytes_per_s = peaks(hardware, model.weight_dtype)
+    works = work_by_class(model, steps, tensor_parallel_size)
+    seconds = {n: works[n].seconds(hardware, model.weight_dtype) for n in CLASSES}
+    return PhaseWork(works, seconds, flops_per_s, bytes_per_s)
+
+
+def steps_of(size: Size, decode_tokens: Sequence[int] | None = None) -> tuple[Steps, Steps]:
+    """The prefill step of a batch, and its decode steps: all, or those that yield these tokens."""
+    tokens = range(2, size.output_tokens + 1) if decode_tokens is None else decode_tokens
+    contexts = size.input_tokens + np.array(tokens, dtype=np.float64)
+    batch = np.full(1, float(size.batch))
+    prefill = prefill_step(batch, np.full(1, float(size.input_tokens)))
+    return prefill, decode_step(np.full_like(contexts, size.batch), contexts)
+
+
 def run(model: ModelShape, hardware: Hardware, size: Size, tensor_parallel_size: int = 1) -> Run:
     """A static batch on the roofline; raises `ServefitError` where a peak is unknown."""
-    contexts = size.input_tokens + np.arange(2.0, size.output_tokens + 1)
-    batch = np.full(1, float(size.batch))
-    flops_per_s, bytes_per_s = peaks(hardware, model.weight_dtype)
-
-    def phase(works: Mapping[str, Work]) -> PhaseWork:
-        seconds = {n: works[n].seconds(hardware, model.weight_dtype) for n in CLASSES}
-        return PhaseWork(works, seconds, flops_per_s, bytes_per_s)
-
-    prefill = prefill_step(batch, np.full(1, float(size.input_tokens)))
-    decode = decode_step(np.full_like(contexts, size.batch), contexts)
+    prefill, decode = steps_of(size)
     return Run(
         size=size,
-        prefill=phase(work_by_class(model, prefill, tensor_parallel_size)),
-        decode=phase(work_by_class(model, decode, tensor_parallel_size)),
-        active_context_tokens=size.batch * contexts,
+        prefill=phase_work(model, hardware, prefill, tensor_parallel_size),
+        decode=phase_work(model, hardware, decode, tensor_parallel_size),
+        active_context_tokens=decode.decode_context_tokens,
     )
 
 
