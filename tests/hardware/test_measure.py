@@ -87,6 +87,7 @@ def test_a_measurement_is_read_back_from_its_file(tmp_path: Path) -> None:
         name='cpu: "Odd" \\ name\t\x7f é',
         peak_flops_per_s={"float32": 1.5e11},
         memory_bandwidth_bytes_per_s=2.5e10,
+        vendor="Odd & Sons",
         sources={"peak_flops_per_s": "measured", "memory_bandwidth_bytes_per_s": "measured"},
     )
     path = tmp_path / "cpu.toml"
