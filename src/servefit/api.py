@@ -168,12 +168,26 @@ def warnings(calibration: Calibration, points: Points) -> list[str]:
     """What to know before trusting a prediction, one sentence each.
 
     Where it leaves the measured ranges, what the law leaves out, what only a formula stands for,
-    and batches that the GPU's memory has no room for.
+    and what a server would not run: uneven shares of heads, batches without room in memory.
     """
     return [
         *calibration.extrapolates(points),
         *laws.cautions(calibration, points),
+        *_uneven(points),
         *_no_room(points),
+    ]
+
+
+def _uneven(points: Points) -> list[str]:
+    """Degrees of tensor parallelism that do not share the heads evenly."""
+    heads = points.per_model(lambda m: m.num_attention_heads)
+    shares = np.unique(
+        np.stack(np.broadcast_arrays(points.tensor_parallel_size, heads), -1).reshape(-1, 2), axis=0
+    )
+    return [
+        f"tensor_parallel_size {t:g}: does not share {h:g} query heads evenly, which engines refuse"
+        for t, h in shares.tolist()
+        if h % t
     ]
 
 

@@ -53,6 +53,16 @@ def test_a_cap_shows_what_runs_and_what_limits_it(run: Run) -> None:
     assert "token budget" in printed
 
 
+@pytest.mark.parametrize(("ranks", "uneven"), [(2, False), (3, True), (64, True)])
+def test_ranks_that_do_not_share_the_heads_evenly_are_warned_of(
+    run: Run, ranks: int, uneven: bool
+) -> None:
+    asked = ("--batch", 1, "--tensor-parallel-size", ranks, "--json")
+    warnings = run("predict", *PRIOR, *LENGTHS, *asked).json["warnings"]
+    said = f"tensor_parallel_size {ranks}: does not share 32 query heads evenly"
+    assert any(w.startswith(said) for w in warnings) == uneven
+
+
 def test_what_the_server_has_no_room_for_is_warned_of(run: Run) -> None:
     arguments = ("predict", *PRIOR, *LENGTHS, "--batch", "8,5000", "--json")
     (warning,) = run(*arguments).json["warnings"][1:]
