@@ -167,7 +167,9 @@ def _usable(
     index = np.flatnonzero(usable)
     unusable = tuple((int(rows[p]), reason) for p, reason in sorted(reasons.items()))
     if index.size == 0:
-        detail = f": row {unusable[0][0]}: {unusable[0][1]}" if unusable else ""
+        detail = f": row {unusable[0][0]}: {unusable[0][1]}: fill it in" if unusable else ""
+        if unusable and unusable[0][1].startswith("mean_batch or batch"):
+            detail += ", or take the cap for it: --batch-from max_num_seqs"
         raise ServefitError(f"none of the {len(rows)} selected rows can be used{detail}")
     return index, unusable
 

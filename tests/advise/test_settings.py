@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from servefit.advise import ENGINES, get_engine
 from servefit.advise.settings import Ask
 from servefit.errors import ServefitError
 from servefit.memory import KvMemory
+from servefit.models import RecurrentGroup
 
 from .conftest import GIB, GPU, MODEL, make_model
 
@@ -32,6 +35,14 @@ def test_vllm_counts_no_blocks_where_layers_have_windows() -> None:
     settings = ENGINES["vllm"].write(Ask(batch_cap=96, context_tokens=130, memory=memory))
     assert f"--kv-cache-memory-bytes {(96 * 4 + 1) * 16 * TOKEN_BYTES}" in settings.text
     assert not any("--num-gpu-blocks-override" in note for note in settings.notes)
+
+
+def test_vllm_counts_no_blocks_where_layers_have_a_recurrent_state() -> None:
+    state = RecurrentGroup(4, "mamba", conv_numbers=100, state_numbers=10_000)
+    memory = ENGINES["vllm"].memory(replace(make_model(), recurrent=(state,)), GPU, 130)
+    settings = ENGINES["vllm"].write(Ask(batch_cap=96, context_tokens=130, memory=memory))
+    assert not any("--num-gpu-blocks-override" in note for note in settings.notes)
+    assert any("recurrent state" in note for note in settings.notes)
 
 
 def test_vllm_without_a_model_can_only_cap_the_batch() -> None:

@@ -176,6 +176,17 @@ def test_a_bad_fit_is_one_line_and_status_2(
     assert len(outcome.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", [("fit",), ("evaluate", "--train", "row%2=0")])
+def test_a_gpu_that_stands_in_for_another_one_is_said(
+    run: Run, runs: Path, command: tuple[str, ...]
+) -> None:
+    name, *options = command
+    outcome = run(name, runs, "--law", "slim", "--gpu", "L4", *options)
+    assert outcome.status == 0
+    assert "--gpu L4 stands in for H100, which 16 of 16 rows name" in outcome.err
+    assert "stands in" not in run(name, runs, "--law", "slim", *options).err
+
+
 def test_an_unknown_model_is_one_line_and_status_2(run: Run, runs: Path) -> None:
     runs.write_text(runs.read_text().replace("facebook/opt-2.7b", "facebook/opt-2.8b"))
     outcome = run("fit", runs, "--law", "slim")

@@ -172,19 +172,20 @@ def _vllm(ask: Ask) -> Settings:
         blocks = math.ceil(ask.memory.needed_tokens(ask.batch_cap) / 16)
         flags.append(f"--kv-cache-memory-bytes {kv_bytes}")
         in_full = ask.memory.block_bytes / 16 * ask.memory.request_tokens
-        windowed = ask.memory.request_bytes < in_full * (1 - 1e-9)
+        # A window holds fewer bytes than that, a recurrent state more.
+        even = math.isclose(ask.memory.request_bytes, in_full, rel_tol=1e-9)
         notes += [
             "--kv-cache-memory-bytes is per GPU and needs vLLM 0.11 or later"
-            + ("" if windowed else f"; before, use --num-gpu-blocks-override {blocks + 1}"),
+            + (f"; before, use --num-gpu-blocks-override {blocks + 1}" if even else ""),
             "vLLM starts only if this cache holds one request of --max-model-len: lower that"
-            + ("" if windowed else f" to at most {blocks * 16}"),
+            + (f" to at most {blocks * 16}" if even else ""),
             "it then skips its own memory check: weights, activations and CUDA graphs must fit in "
             "what is left",
         ]
-        if windowed:
+        if not even:
             notes.append(
-                "vLLM packs layers with a sliding window in its own way: check the `Maximum "
-                "concurrency` that it logs"
+                "vLLM packs layers with a sliding window or a recurrent state in its own way: "
+                "check the `Maximum concurrency` that it logs"
             )
     flags += _parallel(ask, "--tensor-parallel-size", "--pipeline-parallel-size")
     flags += _kv_dtype(ask, "--kv-cache-dtype")

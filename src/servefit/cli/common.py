@@ -65,7 +65,7 @@ _OBSERVATION_OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--gpu",
         metavar="NAME",
-        help="What the rows ran on, where they do not say it; `unknown` fits its rates.",
+        help="What the rows ran on, in place of what they name; `unknown` fits its rates.",
     ),
 )
 
@@ -92,8 +92,12 @@ def observation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
+def load_rows(
+    files: Sequence[str], where: Sequence[str] = (), *, gpu: str | None = None
+) -> RunTable:
     """Read, select and check tables of runs; refused and flagged rows are counted on stderr.
+
+    So are rows that name another accelerator than ``gpu``, which stands in for it.
 
     Raises:
         ServefitError: as `read_tables`; nothing is selected; every row is refused.
@@ -119,6 +123,17 @@ def load_rows(files: Sequence[str], where: Sequence[str] = ()) -> RunTable:
     if flagged:
         rows_flagged = f"{flagged} row{'s' * (flagged > 1)} flagged and kept"
         click.echo(f"servefit: {rows_flagged} (why: `servefit check`)", err=True)
+    if gpu is not None and "gpu" in table.frame.columns:
+        from servefit import api
+
+        own = getattr(api.as_hardware(gpu), "name", gpu)
+        others = [name for name in table.frame["gpu"].drop_nulls() if name != own]
+        if others:
+            click.echo(
+                f"servefit: --gpu {gpu} stands in for {', '.join(sorted(set(others)))}, which "
+                f"{len(others)} of {table.frame.height} rows name",
+                err=True,
+            )
     return table
 
 

@@ -60,7 +60,7 @@ def command(
 
     if not train:
         raise ServefitError("--train is missing: say which rows to fit on, or `--train none`")
-    table = common.load_rows(runs, where)
+    table = common.load_rows(runs, where, gpu=gpu)
     laws = [get_law(name.strip()) for name in (law or api.default_law(table)).split(",")]
     scores = [
         evaluate(

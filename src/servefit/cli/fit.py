@@ -54,7 +54,7 @@ def command(
     if decode_form is not None and law not in (None, "slim"):
         raise ServefitError(f"--decode-form {decode_form}: is SLIM's, but --law {law} was asked")
     calibration = api.fit(
-        common.load_rows(runs, where),
+        common.load_rows(runs, where, gpu=gpu),
         Slim(decode_form) if decode_form is not None else law,
         batch_from=batch_from,
         context_from=context_from,
