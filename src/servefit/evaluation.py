@@ -167,26 +167,30 @@ def evaluate(
             gpu=gpu,
         )
     unusable = tested.unusable + (trained.unusable if trained else ())
-    n_train = len(trained.observations.rows) if trained else 0
-    n_test = len(tested.observations.rows)
+    score = Score(
+        law=law.name,
+        throughput_mape_pct=None,
+        e2e_mape_pct=None,
+        n_train=len(trained.observations.rows) if trained else 0,
+        n_test=len(tested.observations.rows),
+        unusable=unusable,
+    )
+    measured = tested.observations
     try:
         calibration = law.fit(trained.observations) if trained else law.prior()
+        predicted = predict(calibration, measured.points)
+        known = spread(calibration, measured.points)
     except ServefitError as error:
-        return Score(law.name, None, None, n_train, n_test, unusable=unusable, reason=str(error))
-    measured = tested.observations
-    predicted = predict(calibration, measured.points)
-    found = intervals(predicted, spread(calibration, measured.points), CONFIDENCE)
+        return replace(score, reason=str(error))
+    found = intervals(predicted, known, CONFIDENCE)
     interval = None if found is None else found["total_tokens_per_s"]
-    return Score(
-        law=law.name,
+    return replace(
+        score,
         throughput_mape_pct=mape_pct(predicted.total_tokens_per_s, measured.total_tokens_per_s),
         e2e_mape_pct=mape_pct(predicted.e2e_s, measured.e2e_s),
-        n_train=n_train,
-        n_test=n_test,
         calibration=calibration,
         coverage=_coverage(measured.total_tokens_per_s, interval),
         rows=_row_scores(tested, predicted.total_tokens_per_s, predicted.e2e_s, interval),
-        unusable=unusable,
     )
 
 

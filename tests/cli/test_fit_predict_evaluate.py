@@ -176,6 +176,18 @@ def test_a_bad_fit_is_one_line_and_status_2(
     assert len(outcome.err.strip().splitlines()) == 1
 
 
+def test_a_law_that_cannot_predict_the_tested_rows_costs_the_other_laws_nothing(
+    run: Run, runs: Path
+) -> None:
+    text = runs.read_text().replace(f"{MODELS[1]},H100", f"{MODELS[1]},unknown")
+    runs.write_text(text)
+    train = f"model={MODELS[0]}"
+    laws = run("evaluate", runs, "--law", "slim,imai", "--train", train, "--json").json["laws"]
+    assert "the peaks of unknown are unknown" in laws["slim"]["reason"]
+    assert (laws["slim"]["throughput_mape_pct"], laws["slim"]["n_test"]) == (None, 8)
+    assert laws["imai"]["throughput_mape_pct"] > 0
+
+
 @pytest.mark.parametrize("command", [("fit",), ("evaluate", "--train", "row%2=0")])
 def test_a_gpu_that_stands_in_for_another_one_is_said(
     run: Run, runs: Path, command: tuple[str, ...]

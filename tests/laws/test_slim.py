@@ -156,6 +156,16 @@ def test_unknown_peaks_are_fitted_as_rates() -> None:
     assert predict(fit, blind.points).e2e_s == pytest.approx(runs.e2e_s, rel=1e-3)
 
 
+def test_peaks_that_are_known_in_part_are_fitted_as_rates_of_both() -> None:
+    runs = synthetic_runs(slim_calibration(), (SMALL, LARGE))
+    half = replace(UNKNOWN, name="half", memory_bandwidth_bytes_per_s=2e12)
+    fits = [
+        Slim().fit(replace(runs, points=replace(runs.points, hardware=(gpu,))))
+        for gpu in (UNKNOWN, half)
+    ]
+    assert fits[1].theta() == pytest.approx(fits[0].theta(), rel=1e-9)
+
+
 def test_the_fit_does_not_depend_on_row_order() -> None:
     runs = synthetic_runs(slim_calibration(), (SMALL, LARGE))
     noise = 1 + 0.05 * np.random.default_rng(2).standard_normal(len(runs.rows))

@@ -107,9 +107,12 @@ class _Design:
 
 
 def _design(points: Points, without: Without = "nothing") -> _Design:
-    flops_per_s = points.per_pair(lambda m, h: h.peak_flops(m.weight_dtype) or UNKNOWN_PEAK_PER_S)
+    # Of peaks that are known in part neither is used: a fit has rates of both, or of none.
+    flops_per_s = points.per_pair(
+        lambda m, h: (h.has_known_peaks and h.peak_flops(m.weight_dtype)) or UNKNOWN_PEAK_PER_S
+    )
     bytes_per_s = points.per_hardware(
-        lambda h: h.memory_bandwidth_bytes_per_s or UNKNOWN_PEAK_PER_S
+        lambda h: (h.has_known_peaks and h.memory_bandwidth_bytes_per_s) or UNKNOWN_PEAK_PER_S
     )
     scale = points.per_model(lambda m: m.num_layers * (m.hidden_size / 1024) ** 2)
     return _Design(
