@@ -7,12 +7,16 @@ VLLM := .venv-vllm
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 
-.PHONY: demo test test-vllm lint types layers unit bench accuracy clean
+.PHONY: demo test test-browser test-vllm lint types layers unit bench accuracy clean
 
 demo: $(DEMO)/.installed
 	$(DEMO)/bin/servefit demo $(DEMO_ARGS)
 
 test: lint types layers unit
+
+# The what-if page in Debian's chromium: apt-get install chromium chromium-driver.
+test-browser: $(VENV)/.browser
+	$(BIN)/pytest -q tests/browser
 
 # vLLM itself on this CPU: profiled over HTTP and in process, beside vLLM's own benchmark.
 test-vllm: $(VLLM)/.installed
@@ -42,6 +46,10 @@ accuracy: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,profile,test]'
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[browser]'
 	touch $@
 
 $(DEMO)/.installed: pyproject.toml

@@ -254,7 +254,7 @@ def test_exports_are_of_the_view(client: httpx.Client) -> None:
 def test_charts_come_in_light_and_dark_and_hold_no_data(client: httpx.Client) -> None:
     light = client.get("/api/charts?theme=light").json()
     dark = client.get("/api/charts?theme=dark").json()
-    assert light.keys() == dark.keys() >= {"throughput", "tpot", "ttft", "e2e", "steps", "memory"}
+    assert light.keys() == dark.keys() >= {"throughput", "tpot", "ttft", "e2e", "steps"}
     assert light["tpot"]["config"] != dark["tpot"]["config"]
     assert all("datasets" not in spec for spec in light.values())
     assert client.get("/api/charts?theme=<script>").status_code == 422

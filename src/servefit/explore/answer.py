@@ -39,7 +39,9 @@ from servefit.workload import Workload
 #: Up to so many caps every one is tried; of more, some and those beside the best.
 EVERY_CAP, SOME_CAPS = 1500, 400
 
-#: What the page calls infeasible -> the control to say it beside.
+#: What is said beside a control that leaves no cap; the whole reason stands in the answer.
+NONE_FEASIBLE = "no batch cap is feasible with this"
+#: What fails first -> the control to say it beside.
 BESIDE = {"KV capacity": "model", "token budget": "max_num_batched_tokens", "SLO": "slo_ms"}
 
 
@@ -151,7 +153,7 @@ def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
         }
         kind = answer.constraint.partition(" ")[0] if "SLO" in answer.constraint else None
         name = BESIDE.get(kind or answer.constraint, "epsilon")
-        shown["beside"] = {name: answer.message}
+        shown["beside"] = {name: NONE_FEASIBLE}
     elif isinstance(answer, Advice):
         shown["advice"] = advice_as_json(answer, view.warnings)
         shown["memory"] = [*memory_sentences(answer), *replica_sentences(answer)]

@@ -13,16 +13,14 @@ INK = {"light": ("#1b2430", "#e3e7ec", "#56616f"), "dark": ("#e8ecf1", "#333b46"
 
 def specs(steps_title: str, causes: Sequence[str], theme: str) -> dict[str, Any]:
     """Vega-Lite specifications by name, see `servefit.report.series` for their data sets."""
-    heights = {"memory": 44}
     ink = charts.DARK if theme == "dark" else charts.PAPER
     drawn = {
         **{name: charts.over_batch(name, ink) for name in charts.METRICS},
         "steps": charts.steps(steps_title, causes),
-        "memory": charts.memory(),
     }
     return {
         name: {
-            **chart.properties(width="container", height=heights.get(name, HEIGHT)).to_dict(),
+            **chart.properties(width="container", height=HEIGHT).to_dict(),
             "autosize": {"type": "fit-x", "contains": "padding"},
             "config": config(theme),
         }

@@ -193,15 +193,16 @@ def memory() -> Any:
         named("memory")
         .mark_bar(height=34)
         .encode(
-            x=alt.X("gib:Q", title="memory of one GPU (GiB)", stack="zero",
-                    axis=alt.Axis(tickCount=6)),
+            x=alt.X(
+                "from_gib:Q", title="memory of one GPU (GiB)", axis=alt.Axis(tickCount=6)
+            ),
+            x2="to_gib:Q",
             color=alt.Color(
                 "part:N",
                 title=None,
                 scale=alt.Scale(domain=list(PART_COLOURS), range=list(PART_COLOURS.values())),
                 legend=alt.Legend(orient="bottom", columns=3, symbolType="square"),
             ),
-            order=alt.Order("order:Q"),
             tooltip=[alt.Tooltip("part:N"), alt.Tooltip("gib:Q", title="GiB", format=".3~g")],
         )
     )  # fmt: skip

@@ -6,6 +6,7 @@ Units are those of the axes: tokens/s, ms, s, GiB, requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -184,10 +185,16 @@ def memory_rows(view: View) -> list[Row]:
         "KV cache at the cap": needed,
         "freed": max(reserved - needed, 0.0),
     }
-    parts["left to the system"] = max(total - sum(parts.values()), 0.0)
+    parts["not given to the engine"] = max(total - sum(parts.values()), 0.0)
+    ends = [*accumulate(parts.values())]
     return [
-        {"part": part, "gib": size / GIB, "order": order}
-        for order, (part, size) in enumerate(parts.items())
+        {
+            "part": part,
+            "gib": size / GIB,
+            "from_gib": (end - size) / GIB,
+            "to_gib": end / GIB,
+        }
+        for (part, size), end in zip(parts.items(), ends, strict=True)
     ]
 
 

@@ -5,7 +5,7 @@ import { buildControls, element, showErrors } from "./controls.js";
 
 // As vega.Error, which its bundle does not export.
 const ERRORS_ONLY = 1;
-const SETS = ["curve", "measured", "extent", "marks", "slos", "steps", "memory"];
+const SETS = ["curve", "measured", "extent", "marks", "slos", "steps"];
 const page = Object.fromEntries(
   ["controls", "brief", "fields", "editing", "sides", "compare", "theme", "source", "form-error"].map((id) => [id, document.getElementById(id)]),
 );
@@ -112,9 +112,29 @@ async function show(side, found, query) {
   part("command").textContent = found.command;
   part("key").textContent = `Line: prediction. Band: ${found.interval} of a new measurement. Dots: measured. Vertical: recommended cap, knee, KV cache full.`;
   for (const link of article.querySelectorAll("[data-export]")) link.href = `/export/${link.dataset.export}?${query}`;
+  showMemory(article, found.series.memory);
   side.data = found.series;
   await draw(side);
   article.dataset.answered = query;
+}
+
+function showMemory(article, parts) {
+  const total = parts.reduce((sum, part) => sum + part.gib, 0);
+  const marked = (name, part, properties) => {
+    const made = element(name, properties);
+    made.dataset.part = part.part;
+    return made;
+  };
+  const labels = parts.map((part) => `${part.part} ${digits(part.gib)} GiB`);
+  const bar = article.querySelector(".bar");
+  bar.setAttribute("aria-label", labels.join(", ") || "unknown");
+  bar.replaceChildren(...parts.map((part) => {
+    const piece = marked("span", part, {});
+    piece.style.width = `${(100 * part.gib) / total}%`;
+    return piece;
+  }));
+  const texts = parts.map((part, i) => marked("li", part, { textContent: labels[i] }));
+  article.querySelector(".parts").replaceChildren(...(texts.length ? texts : [element("li", { textContent: "unknown" })]));
 }
 
 function placeOf(side) {
