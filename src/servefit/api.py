@@ -13,7 +13,7 @@ import numpy.typing as npt
 from servefit import laws
 from servefit.calibration import Calibration, load_calibration
 from servefit.errors import ServefitError
-from servefit.hardware import Hardware, get_hardware, hardware_from_options
+from servefit.hardware import Hardware, get_hardware
 from servefit.laws import Law, Prediction
 from servefit.laws.step.running import batch_limits, flatten
 from servefit.models import ModelShape, get_model
@@ -95,7 +95,7 @@ def default_law(runs: RunTable) -> str:
     The step law is the better one on every published measurement of GPUs, but its priors are of
     engines on GPUs: kernel launches, block tables and all-reduces of a CPU engine are others.
     """
-    on_cpu = any((gpu or "").lower().startswith("cpu") for gpu in runs.texts("gpu"))
+    on_cpu = any("cpu" in (gpu or "").lower() for gpu in runs.texts("gpu"))
     return "slim" if on_cpu else "step"
 
 
@@ -228,10 +228,8 @@ def as_model(model: str | ModelShape | None) -> ModelShape | None:
 
 
 def as_hardware(gpu: str | Hardware | None) -> Hardware | None:
-    """A catalogue name, or ``name=..,flops=..,bandwidth=..``; raises `ServefitError` if unknown."""
-    if not isinstance(gpu, str):
-        return gpu
-    return hardware_from_options(gpu) if "=" in gpu else get_hardware(gpu)
+    """A name, file or description (`servefit.hardware.get_hardware`) as hardware."""
+    return get_hardware(gpu) if isinstance(gpu, str) else gpu
 
 
 def only(seen: Sequence[_T], what: str, option: str) -> _T:

@@ -238,3 +238,15 @@ def test_any_text_gives_an_accelerator_or_our_own_error(text: str) -> None:
         else:
             assert all(map(math.isfinite, hardware.peak_flops_per_s.values()))
     assert not any("\n" in message for message in messages)
+
+
+def test_a_file_or_a_description_stands_in_place_of_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    one = '[[accelerator]]\nname = "Mine"\nmemory_bandwidth_bytes_per_s = 1e12\n'
+    file.write_text(one)
+    assert get_hardware(str(file)).memory_bandwidth_bytes_per_s == 1e12
+    assert get_hardware("name=Mine,bandwidth=2TB/s").memory_bandwidth_bytes_per_s == 2e12
+    file.write_text(one + one.replace("Mine", "Other"))
+    assert get_hardware(f"{file}:Other").name == "Other"
+    with pytest.raises(ServefitError, match=r"holds 2 accelerators: say .*mine\.toml:Mine or"):
+        get_hardware(str(file))

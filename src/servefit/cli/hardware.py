@@ -65,7 +65,6 @@ def command(
     from servefit.hardware import (
         catalogue,
         get_hardware,
-        hardware_from_options,
         load_hardware_file,
     )
 
@@ -77,7 +76,7 @@ def command(
         else:
             _list(known)
         return
-    hardware = hardware_from_options(name) if "=" in name else get_hardware(name, files)
+    hardware = get_hardware(name, files)
     _answer(hardware, output, as_json)
 
 

@@ -109,9 +109,9 @@ def command(
 
 def find_hardware(name: str, files: Sequence[str]) -> Hardware:
     """An accelerator by its name or description; raises `ServefitError`."""
-    from servefit.hardware import get_hardware, hardware_from_options
+    from servefit.hardware import get_hardware
 
-    return hardware_from_options(name) if "=" in name else get_hardware(name, files)
+    return get_hardware(name, files)
 
 
 def whole(values: Sequence[float], option: str) -> list[int]:
