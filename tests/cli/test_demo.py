@@ -61,7 +61,9 @@ def test_measures_fits_advises_and_verifies_on_unseen_points(
             ratio = check["predicted"][name] / check["measured"][name]
             assert error == pytest.approx(100 * (ratio - 1))
     errors = [abs(check["error_pct"]["total_tokens_per_s"]) for check in answer["checks"]]
-    assert answer["throughput_mape_pct"] == pytest.approx(math.fsum(errors) / len(errors))
+    assert answer["mape_pct"]["total_tokens_per_s"] == pytest.approx(
+        math.fsum(errors) / len(errors)
+    )
 
     loaded = load_calibration(fit)
     assert json.loads(loaded.to_json())["parameters"] == answer["calibration"]["parameters"]

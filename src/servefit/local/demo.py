@@ -239,9 +239,10 @@ def check_slo(plan: Plan, rows: Sequence[Row], advice: Advice | Infeasible) -> S
     return SloCheck(cap, slo.limit_s, measured_s, measured_s <= slo.limit_s)
 
 
-def mape_pct(checks: Sequence[Check], column: str) -> float:
-    """Mean absolute percentage error over some checks."""
-    return fmean(abs(check.error_pct[column]) for check in checks)
+def mape_pct(checks: Sequence[Check]) -> dict[str, float]:
+    """Mean absolute percentage error over the checks, by column."""
+    columns = checks[0].error_pct
+    return {name: fmean(abs(check.error_pct[name]) for check in checks) for name in columns}
 
 
 def _what(plan: Plan, point: Point) -> str:
