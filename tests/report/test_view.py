@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from servefit import api, laws
 from servefit.advise import Advice, Slo, parse_slos
-from servefit.calibration import Calibration
 from servefit.laws.intervals import intervals
 from servefit.laws.step.why import why
 from servefit.memory import GIB
@@ -148,23 +149,9 @@ def test_parameters_carry_their_interval_and_their_prior() -> None:
     assert high == pytest.approx(0.88 * np.exp(1.645 * 0.12))
 
 
-def test_every_part_and_cause_has_its_colour() -> None:
-    data = series(asked())
-    assert {row["part"] for row in data["memory"]} <= PART_COLOURS.keys()
-    for name, law in laws.LAWS.items():
-        if name in ("step", "slim"):
-            points = asked().question.points
-            fit = FIT if name == "step" else slim_fit()
-            assert law.predict(fit, points).terms_s.keys() <= CAUSE_COLOURS.keys()
-
-
-def slim_fit() -> Calibration:
-    """SLIM on a few invented runs."""
-    points = api.points_of(
-        FIT, model="facebook/opt-1.3b", gpu="H100", input_tokens=250,
-        output_tokens=[130, 130, 260, 260, 390, 390, 130, 390], batch=[1, 8, 4, 32, 64, 16, 128, 2],
-    )  # fmt: skip
-    answer = laws.predict(FIT, points)
-    return laws.get_law("slim").fit(
-        laws.Observations(points, answer.total_tokens_per_s, answer.e2e_s, np.arange(8))
-    )
+def test_every_part_and_cause_has_its_colour(calibration: Path) -> None:
+    view = asked()
+    assert {row["part"] for row in series(view)["memory"]} <= PART_COLOURS.keys()
+    for fit in (FIT, api.as_calibration(calibration)):
+        answer = laws.predict(fit, view.question.points)
+        assert answer.terms_s.keys() <= CAUSE_COLOURS.keys()

@@ -16,12 +16,14 @@ from servefit.figures import MUTED, PALETTE
 BLUE, ORANGE, GREEN, PINK, AMBER, SKY = PALETTE[:6]
 CAUSE_COLOURS = {
     "overhead": "#9AA5B1",
+    "fixed": "#9AA5B1",
     "weights": BLUE,
     "compute": AMBER,
     "prefill": AMBER,
     "decode": BLUE,
     "dense decode": BLUE,
     "KV cache": ORANGE,
+    "KV traffic": ORANGE,
     "communication": PINK,
 }
 PART_COLOURS = {
