@@ -82,7 +82,7 @@ def command(
         workloads=_workloads(traces),
     )
     hosts = [*allow_host, *([] if host in EVERYWHERE else [host])]
-    script = Vega()
+    script = Vega.start()
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"http://{shown}:{port}/ (stop with Ctrl-C)", err=True)
     try:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from servefit.errors import ServefitError
 from servefit.explore.answer import Session, document, view_of
-from servefit.explore.fields import Field, FieldError, read
+from servefit.explore.fields import FieldError, read
 from servefit.explore.specs import specs
 
 #: Names of this machine that only programs on it reach it by.
@@ -101,13 +101,13 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
             raise HTTPException(404)
         return Response(files[name], media_type=STATIC[name])
 
-    async def vega(request: Request) -> Response:
-        return Response(await run_in_threadpool(script.read), media_type="text/javascript")
+    def vega(items: Items) -> Response:
+        return Response(script.read(), media_type="text/javascript")
 
     async def options(request: Request) -> Response:
         return JSONResponse(
             {
-                "fields": [_described(field) for field in fields],
+                "fields": [asdict(field) for field in fields],
                 "title": Path(session.name).name,
                 "law": session.calibration.law,
                 "has_runs": session.source is not None,
@@ -128,7 +128,7 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
     routes = [
         Route("/", index),
         Route("/static/{name}", static),
-        Route("/vega.js", vega),
+        Route("/vega.js", _computed(vega)),
         Route("/api/options", options),
         Route("/api/charts", charts),
         Route("/api/view", _computed(answered)),
@@ -203,10 +203,6 @@ def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse({"errors": {"": text}}, status_code=status)
 
 
-def _described(field: Field) -> dict[str, Any]:
-    return asdict(field)
-
-
 def _file(content: str | bytes, media_type: str, name: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type=media_type, headers=headers)
@@ -225,21 +221,26 @@ class Vega:
 
     _CODE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
 
-    def __init__(self) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """A script that a process writes to its standard output, see `start`."""
+        self._process = process
+        self._reading = Lock()
+        self._script = b""
+
+    @classmethod
+    def start(cls) -> Self:
         """Begin; `read` waits for the end."""
-        self._lock = Lock()
-        self._script: bytes | None = None
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", self._CODE],
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONUTF8": "1"},
-        )
+        utf8 = os.environ | {"PYTHONUTF8": "1"}
+        command = [sys.executable, "-c", cls._CODE]
+        return cls(subprocess.Popen(command, stdout=subprocess.PIPE, env=utf8))
 
     def read(self) -> bytes:
-        """The script."""
-        with self._lock:
-            if self._script is None:
+        """The script; raises `ServefitError` if there is none."""
+        with self._reading:
+            if not self._script:
                 self._script, _ = self._process.communicate()
+            if self._process.returncode:
+                raise ServefitError("vl-convert could not put Vega together: install it anew")
             return self._script
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ def batch_axis() -> alt.X:
         "batch:Q",
         title=BATCH,
         scale=alt.Scale(type="log", base=2, nice=False, padding=6),
-        axis=alt.Axis(values=[4**k for k in range(11)], format="~s", grid=False),
+        axis=alt.Axis(values=[4**k for k in range(11)], format=",d", grid=False),
     )
 
 
