@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servefit.advise.memory import GIB, Reservation, kv_memory
+from servefit.memory import GIB, Reservation, kv_memory
 from servefit.models import get_model
 
 #: Fig. 13: model, nominal parameters, batch cap, KV GiB, saved GiB.

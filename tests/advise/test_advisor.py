@@ -109,13 +109,15 @@ def test_the_token_budget_of_chunked_prefill_bounds_the_batch() -> None:
     assert answer.decision.bounded_by == ("token budget",)
 
 
-def test_replicas_of_the_lower_throughput_bound() -> None:
+def test_replicas_at_the_prediction_and_at_its_lower_bound() -> None:
     problem = predicted_problem(slim(), POINT, (), confidence=0.9)
     answer = advice(recommend(problem, rate_per_s=100.0))
     assert answer.replicas is not None
-    each = answer.decision.chosen.throughput_bound / 128
-    assert each < answer.decision.chosen.requests_per_s
-    assert answer.replicas.count == math.ceil(100 / each)
+    chosen = answer.decision.chosen
+    assert answer.replicas.count == math.ceil(100 / chosen.requests_per_s)
+    at_least = chosen.throughput_bound / 128
+    assert at_least < chosen.requests_per_s
+    assert answer.replicas.count_with_confidence == math.ceil(100 / at_least)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_the_answer_starts_with_the_recommendation_and_ends_with_what_to_mind(
         "assumed",
     ):
         assert part in outcome.out
-    assert "replicas: each completes" in outcome.out
+    assert "% confidence): each completes" in outcome.out
 
 
 def test_the_batch_is_the_largest_whose_latency_was_measured_to_fit(

@@ -57,13 +57,16 @@ class Replicas:
 
     Attributes:
         count: ceil(rate / requests per second of one).
-        requests_per_s: what one replica completes at its cap.
+        requests_per_s: what one replica completes at its cap, as predicted.
         utilization: rate / (count x that); near 1, queueing outweighs the latencies shown.
+        count_with_confidence: the count at the lower bound of that throughput; ``None`` where it
+            has none.
     """
 
     count: int
     requests_per_s: float
     utilization: float
+    count_with_confidence: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,13 @@ def recommend(
         memory=memory,
         replicas=None
         if rate_per_s is None
-        else replicas(rate_per_s, decision.chosen.throughput_bound / curve.tokens_per_request),
+        else replicas(
+            rate_per_s,
+            decision.chosen.requests_per_s,
+            None
+            if curve.confidence is None
+            else decision.chosen.throughput_bound / curve.tokens_per_request,
+        ),
         point_estimate=point,
         notes=curve.notes,
     )
@@ -198,21 +207,32 @@ def token_budget_limit(
     return Limit(TOKEN_BUDGET, largest, TOKEN_BUDGET_REMEDY)
 
 
-def replicas(rate_per_s: float, requests_per_s: float) -> Replicas:
+def replicas(
+    rate_per_s: float, requests_per_s: float, at_least_per_s: float | None = None
+) -> Replicas:
     """ceil(rate / requests per second of one replica), at least one.
 
-    A ratio within 1e-9 of a whole number is that number: 1.1 / 0.1 is 11 replicas and not 12.
+    Args:
+        rate_per_s: requests per second to serve.
+        requests_per_s: what one replica completes.
+        at_least_per_s: its lower bound, for the count that holds with the curve's confidence.
 
     Raises:
         ServefitError: the rate is not positive, or no number of replicas serves it.
     """
+    count = _replica_count(rate_per_s, requests_per_s)
+    sure = None if at_least_per_s is None else _replica_count(rate_per_s, at_least_per_s)
+    return Replicas(count, requests_per_s, rate_per_s / requests_per_s / count, sure)
+
+
+def _replica_count(rate_per_s: float, requests_per_s: float) -> int:
+    """A ratio within 1e-9 of a whole number is that number: 1.1 / 0.1 is 11 and not 12."""
     ratio = rate_per_s / requests_per_s
     if not 0 < ratio < math.inf:
         raise ServefitError(f"rate = {rate_per_s:g} requests/s: must be positive and finite")
     nearest = round(ratio)
     whole = nearest if math.isclose(ratio, nearest, rel_tol=1e-9) else math.ceil(ratio)
-    count = max(1, whole)
-    return Replicas(count, requests_per_s, ratio / count)
+    return max(1, whole)
 
 
 def _memory_remedy(deployment: Deployment, memory: KvMemory) -> str:

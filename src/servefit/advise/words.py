@@ -86,9 +86,10 @@ def replica_sentences(advice: Advice) -> list[str]:
         return []
     each = format_rate(answer.requests_per_s, "requests")
     held = advice.curve.confidence
-    sure = "" if held is None else f" with {held:.0%} confidence"
+    more = answer.count_with_confidence
+    sure = "" if held is None or more is None else f" ({more} with {held:.0%} confidence)"
     plural = "replica" if answer.count == 1 else "replicas"
     return [
-        f"{answer.count} {plural}: each completes {each}{sure} and is used to "
+        f"{answer.count} {plural}{sure}: each completes {each} and is used to "
         f"{answer.utilization:.0%}; the latencies leave queueing out."
     ]
