@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from servefit.runs.table import RunTable
 
 _T = TypeVar("_T")
+_Named = TypeVar("_Named", ModelShape, Hardware)
 
 #: In place of a calibration file, ``prior:LAW`` is the law before any run was measured.
 PRIOR = "prior"
@@ -117,7 +118,8 @@ def points_of(
 
     Args:
         calibration: a fitted law, or priors.
-        model, gpu: names, paths, or the objects themselves.
+        model, gpu: names, paths, or the objects themselves. A name that the calibration has seen
+            is what it has seen, whether or not the catalogue or a file still knows it.
         input_tokens, output_tokens: lengths of equal requests.
         workload: lengths that are mixed, in their place.
         batch: requests that run at once, or the cap where ``serving.batch_is_cap``.
@@ -138,8 +140,16 @@ def points_of(
         input_tokens, output_tokens = workload.input_tokens, workload.output_tokens
     if input_tokens is None or output_tokens is None:
         raise ServefitError("points need input_tokens and output_tokens, or a workload")
-    shape = as_model(model) or only(calibration.models, "model", "--model")
-    hardware = as_hardware(gpu) or only(calibration.hardware, "GPU", "--gpu")
+    shape = (
+        _named(calibration.models, model)
+        or as_model(model)
+        or only(calibration.models, "model", "--model")
+    )
+    hardware = (
+        _named(calibration.hardware, gpu)
+        or as_hardware(gpu)
+        or only(calibration.hardware, "GPU", "--gpu")
+    )
     points = Points.of(
         shape.with_dtypes(dtype, kv_cache_dtype or dtype),
         hardware,
@@ -230,6 +240,12 @@ def as_model(model: str | ModelShape | None) -> ModelShape | None:
 def as_hardware(gpu: str | Hardware | None) -> Hardware | None:
     """A name, file or description (`servefit.hardware.get_hardware`) as hardware."""
     return get_hardware(gpu) if isinstance(gpu, str) else gpu
+
+
+def _named(seen: Sequence[_Named], name: object) -> _Named | None:
+    """The one of that name; ``None`` if there is none, or several in other formats."""
+    found = [each for each in seen if each.name == name]
+    return found[0] if len(found) == 1 else None
 
 
 def only(seen: Sequence[_T], what: str, option: str) -> _T:

@@ -255,3 +255,18 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("set()")
+
+
+def test_a_name_that_was_measured_needs_no_catalogue(run: Run, runs: Path, tmp_path: Path) -> None:
+    config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "hidden_size": 256}
+    config |= {"word_embed_proj_dim": 256, "ffn_dim": 1024, "num_hidden_layers": 4}
+    config |= {"num_attention_heads": 4, "vocab_size": 8192, "max_position_embeddings": 2048}
+    folder = tmp_path / "my-own"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    runs.write_text(runs.read_text().replace("facebook/opt-1.3b", str(folder / "config.json")))
+    fit = tmp_path / "own.json"
+    assert run("fit", runs, "-o", fit).status == 0
+    (folder / "config.json").unlink()
+    answer = run("predict", fit, "--model", "my-own", *PREDICT, "--batch", "4", "--json")
+    assert answer.json["model"] == "my-own"
