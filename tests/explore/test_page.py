@@ -4,15 +4,18 @@ import asyncio
 import json
 import shlex
 import socket
+from dataclasses import replace
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servefit.explore.answer import Session
+from servefit.explore.answer import SOME_CAPS, Session, view_of
 from servefit.explore.app import host_of
 from servefit.explore.fields import FieldError, read
+from servefit.report.view import look
 from tests.cli.conftest import Run
 from tests.explore.conftest import ASKED
 
@@ -263,6 +266,39 @@ def test_charts_come_in_light_and_dark_and_hold_no_data(client: httpx.Client) ->
 def test_more_caps_than_can_be_tried_at_once_are_said(client: httpx.Client) -> None:
     shown = view(client, input_tokens="1", output_tokens="2")
     assert "caps fit" in shown["warnings"][0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slo_ms": "500000", "epsilon": "0"},
+        {"slo_ms": "500000", "epsilon": "0.1", "confidence": "0.5"},
+        {"slo_ms": "500000", "epsilon": "0", "rule": "tolerance"},
+        {"slo_ms": "9", "epsilon": "0"},
+        {"slo": "", "epsilon": "0"},
+    ],
+)
+def test_however_many_caps_fit_only_a_few_are_tried(
+    session: Session, changes: dict[str, str]
+) -> None:
+    wide = {"input_tokens": "1", "max_num_batched_tokens": "1e7", "kv_capacity_tokens": "1e9"}
+    found = view_of(session, read(session.controls(), (wide | changes).items()))
+    caps = found.problem.curve.cap
+    assert caps[-1] > 1_000_000
+    assert caps.size <= 7 * SOME_CAPS
+    assert found.cap is not None
+    beside = np.arange(max(found.cap - 1, 1), min(found.cap + 1, caps[-1]) + 1)
+    assert set(beside.tolist()) <= set(caps.tolist())
+
+
+def test_the_few_caps_hold_the_one_recommended_among_all(session: Session) -> None:
+    few = {"input_tokens": "1", "max_num_batched_tokens": "60000", "kv_capacity_tokens": "1e7"}
+    for changes in ({"slo_ms": "500000", "epsilon": "0"}, {"epsilon": "0.1"}, {"slo_ms": "9"}):
+        found = view_of(session, read(session.controls(), (few | changes).items()))
+        caps = found.problem.curve.cap
+        assert caps.size < caps[-1] / 10
+        terms = replace(found.question.terms, candidates=None)
+        assert look(session.calibration, replace(found.question, terms=terms)).cap == found.cap
 
 
 def test_a_thousand_requests_at_once_are_all_answered(address: str) -> None:

@@ -29,7 +29,7 @@ from servefit.hardware import Hardware
 from servefit.memory import GIB
 from servefit.models import ModelShape
 from servefit.plain import to_plain
-from servefit.points import Points
+from servefit.points import IntArray, Points
 from servefit.report.figures import interval_name, steps_title
 from servefit.report.series import series
 from servefit.report.source import Source
@@ -38,6 +38,8 @@ from servefit.workload import Workload
 
 #: Up to so many caps every one is tried; of more, some and those beside the best.
 EVERY_CAP, SOME_CAPS = 1500, 400
+#: Each narrows 200-fold: enough for any number of caps that fits 64 bits.
+ROUNDS = 9
 
 #: What is said beside a control that leaves no cap; the whole reason stands in the answer.
 NONE_FEASIBLE = "no batch cap is feasible with this"
@@ -251,9 +253,10 @@ def _seen(seen: tuple[ModelShape, ...] | tuple[Hardware, ...], name: str) -> Any
 def with_few_caps(calibration: Calibration, question: Question) -> Question:
     """The question with candidates that can be tried at once, where more than `EVERY_CAP` fit.
 
-    First `SOME_CAPS` at even ratios; then also every cap beside those that these recommend, with
-    their halves and doubles. Where throughput and latency grow with the batch, the recommendation
-    is that among all.
+    First `SOME_CAPS` at even ratios; then, round by round, as many between the neighbours of those
+    that these recommend, until every cap there is tried; last also the halves and doubles of these.
+    Where throughput and latency grow with the batch, the recommendation is that among all. However
+    many fit, at most 7 x `SOME_CAPS` are tried at once.
     """
     fixed = replace(question.terms, candidates=[1])
     probe = predicted_problem(calibration, question.points, (), fixed)
@@ -262,17 +265,29 @@ def with_few_caps(calibration: Calibration, question: Question) -> Question:
     if largest <= EVERY_CAP:
         return question
     some = np.unique(np.rint(np.geomspace(1, largest, SOME_CAPS)).astype(np.int64))
-    asked = replace(question, terms=replace(question.terms, candidates=some))
-    answer = look(calibration, asked).answer
-    if isinstance(answer, Infeasible):
-        return asked
-    found = [answer.decision.chosen, answer.point_estimate]
+    tried = some
+    for _ in range(ROUNDS):
+        asked = replace(question, terms=replace(question.terms, candidates=tried))
+        answer = look(calibration, asked).answer
+        if isinstance(answer, Infeasible):
+            return asked
+        found = (answer.decision.chosen, answer.point_estimate)
+        best = sorted({each.batch_cap for each in found if each is not None})
+        spans = [_beside(tried, cap) for cap in best]
+        if all(high - low < SOME_CAPS for low, high in spans):
+            break
+        within = [np.linspace(low, high, SOME_CAPS).astype(np.int64) for low, high in spans]
+        tried = np.unique(np.concatenate([some, *within]))
     near = [
-        np.arange(max(low, 1), min(high, largest) + 1)
-        for cap in {each.batch_cap for each in found if each is not None}
-        for at in [int(np.searchsorted(some, cap))]
-        for low, high in [(some[max(at - 1, 0)], some[min(at + 1, some.size - 1)] + 1)]
+        np.arange(max(low, cap - SOME_CAPS // 2), min(high, cap + SOME_CAPS // 2) + 1)
+        for cap, (low, high) in zip(best, spans, strict=True)
     ]
     every = np.concatenate([some, *(part for n in near for part in (n, n // 2, n * 2))])
     every = np.unique(every[(every >= 1) & (every <= largest)])
     return replace(question, terms=replace(question.terms, candidates=every))
+
+
+def _beside(tried: IntArray, cap: int) -> tuple[int, int]:
+    """The tried caps on either side of one of them."""
+    at = int(np.searchsorted(tried, cap))
+    return int(tried[max(at - 1, 0)]), int(tried[min(at + 1, tried.size - 1)])
