@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client, Endpoint, base_url
+from servefit.profiling.client import Client, Endpoint, _Answer, base_url
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import EXTRAS, Server
 from tests.stub_process import Stub, run
@@ -215,3 +215,14 @@ def test_retry_after_is_seconds_or_a_date_by_the_servers_clock(
     from servefit.profiling.client import _retry_after
 
     assert _retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize("start", [0, 70, 78])
+@pytest.mark.parametrize("event", ["data: {}\n\n", 'data: {{"choices": ["{}"]}}\n\n'])
+def test_garbage_that_repeats_the_key_is_told_without_it(start: int, event: str) -> None:
+    record = Record(Ask(1, 1), 0.0)
+    _Answer(record).feed(event.format("x" * start + "top-secret-key").encode(), 1.0)
+    assert record.error == "bad_json"
+    told = Client("http://127.0.0.1:9", api_key="top-secret-key").redact(record.detail or "")
+    assert "***" in told
+    assert "top" not in told

@@ -109,6 +109,25 @@ def test_a_server_that_ends_at_once_is_named_with_its_cause(tmp_path: Path) -> N
     server.stop()
 
 
+@pytest.mark.parametrize(
+    "said", ["{0}", "x" * 190 + "{0}", "error: unrecognized arguments: --key {0}"]
+)
+def test_the_cause_of_a_failed_start_is_told_without_the_api_key(tmp_path: Path, said: str) -> None:
+    line = said.format("top-secret-key")
+    server = launched(tmp_path, [sys.executable, "-c", f"import sys; sys.exit({line!r})"])
+
+    async def work() -> None:
+        async with Client("http://127.0.0.1:9", api_key="top-secret-key") as client:
+            await server.until_healthy(client, 20.0)
+
+    server.start()
+    with pytest.raises(LaunchFailedError) as failure:
+        run(work())
+    server.stop()
+    assert "***" in str(failure.value)
+    assert "top-sec" not in str(failure.value)
+
+
 def test_a_server_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
     code = "import time; print('loading', flush=True); time.sleep(60)"
     server = launched(tmp_path, [sys.executable, "-c", code])

@@ -128,11 +128,13 @@ class Client:
             raise RuntimeError("use `async with Client(...)`")
         return self._session
 
+    def without_key(self, text: str) -> str:
+        """``text`` without the API key; cut it only afterwards, or a part of the key stays."""
+        return text.replace(self._key, "***") if self._key else text
+
     def redact(self, text: str) -> str:
         """``text`` on one line, without the API key, and not long."""
-        if self._key:
-            text = text.replace(self._key, "***")
-        text = " ".join(text.split())
+        text = " ".join(self.without_key(text).split())
         return text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 3] + "..."
 
     async def query(
@@ -185,8 +187,9 @@ class Client:
             raise
         except (aiohttp.ClientError, TimeoutError, OSError, ServefitError) as error:
             record.fail(_kind(error), f"{type(error).__name__}: {error}", time.perf_counter())
-        if record.detail is not None:
-            record.detail = self.redact(record.detail)
+        finally:
+            if record.detail is not None:
+                record.detail = self.redact(record.detail)
 
     async def _refused(self, response: aiohttp.ClientResponse, record: Record) -> bool:
         """Record an answer that is no stream of events."""
@@ -196,7 +199,7 @@ class Client:
         text = ""
         try:
             async with asyncio.timeout(QUERY_TIMEOUT_S):
-                text = (await response.content.read(4096)).decode("utf-8", "replace")
+                text = (await _head(response.content, 4096)).decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
             pass
         response.close()
@@ -206,6 +209,14 @@ class Client:
         record.fail(error, self.redact(message), time.perf_counter())
         record.retry_after_s = _retry_after(response.headers)
         return True
+
+
+async def _head(content: aiohttp.StreamReader, most: int) -> bytes:
+    """The first bytes of a body, however they are cut on their way."""
+    data = b""
+    while len(data) < most and (part := await content.read(most - len(data))):
+        data += part
+    return data
 
 
 class _Answer:
@@ -229,7 +240,9 @@ class _Answer:
             except ValueError:
                 event = None
             if not isinstance(event, dict):
-                self.record.fail("bad_json", f"not a JSON object: {text[:80]!r}", at_s)
+                self.record.fail(
+                    "bad_json", f"not a JSON object: {text.decode('utf-8', 'replace')}", at_s
+                )
                 return
             if kind == "error" or event.get("error") or event.get("object") == "error":
                 self.record.fail("error_event", _message(text.decode("utf-8", "replace")), at_s)
@@ -257,7 +270,7 @@ class _Answer:
             reasoning = delta.get("reasoning_content") or delta.get("reasoning")
             text = choice.get("text") or delta.get("content") or delta.get("tool_calls")
         except (AttributeError, LookupError, TypeError):
-            record.fail("bad_json", f"malformed choices: {str(choices)[:80]}", at_s)
+            record.fail("bad_json", f"malformed choices: {choices}", at_s)
             return
         # Text may be empty while tokens are produced (half a character): counts go before text.
         if not text and not reasoning and not (tokens or 0) > 0:

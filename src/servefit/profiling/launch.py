@@ -149,19 +149,26 @@ class LaunchedServer:
             if not self.alive:
                 assert self._process is not None
                 code = self._process.returncode
-                raise LaunchFailedError(f"the server ended with status {code}: {self.cause()}")
+                raise LaunchFailedError(
+                    f"the server ended with status {code}: {self.cause(client)}"
+                )
             reply = await client.query("/v1/models", timeout_s=5.0)
             if reply is not None and reply.status in (200, 401, 403, 404):
                 return
             await asyncio.sleep(POLL_S)
-        raise LaunchFailedError(f"the server did not answer within {timeout_s:g} s: {self.cause()}")
+        raise LaunchFailedError(
+            f"the server did not answer within {timeout_s:g} s: {self.cause(client)}"
+        )
 
-    def cause(self) -> str:
-        """Why it did not start, as its log tells."""
+    def cause(self, client: Client) -> str:
+        """Why it did not start, as its log tells; the log may hold the API key, this does not."""
         with self.log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, size - LOG_TAIL_BYTES))
+            start = max(self._log_start, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES)
+            log.seek(start)
             text = log.read().decode("utf-8", "replace")
+        if start > self._log_start:  # the first line is cut, and may start within the key
+            text = text.partition("\n")[2]
+        text = client.without_key(text)
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
         return start_failure(text) or f"{last[:200]} (see {self.log})".strip()
 
