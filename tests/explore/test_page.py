@@ -225,6 +225,26 @@ def test_a_host_is_read_without_its_port() -> None:
     assert host_of("Localhost.:80") == "localhost"
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "localhost:80@evil.example",
+        "localhost:evil.example",
+        "localhost:80:80",
+        "localhost/x",
+        "user@localhost",
+        "[::1]evil.example",
+        "[::1]:80.evil.example",
+        "[::1",
+        "::1",
+        "[localhost]",
+        "",
+    ],
+)
+def test_what_is_not_a_host_and_a_port_is_no_host(header: str) -> None:
+    assert host_of(header) is None
+
+
 def test_pages_carry_a_policy_that_lets_nothing_in_from_outside(client: httpx.Client) -> None:
     for path in ("/", "/static/app.js", "/api/view", "/nothing"):
         headers = client.get(path).headers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^:@/\[\]]+))(?::[0-9]+)?")
 _log = logging.getLogger(__name__)
 
 Items = tuple[tuple[str, str], ...]
@@ -188,12 +190,13 @@ class _Guard:
         await self._app(scope, receive, with_headers)
 
 
-def host_of(header: str) -> str:
-    """The host of a Host header, without port and brackets: ``[::1]:8000`` -> ``::1``."""
-    text = header.strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0].rstrip(".")
+def host_of(header: str) -> str | None:
+    """The host of a Host header, without port and brackets: ``[::1]:8000`` -> ``::1``.
+
+    ``None`` where the header is anything but a host and a port.
+    """
+    found = _HOST.fullmatch(header.strip().lower())
+    return None if found is None else found["ipv6"] or found["name"].rstrip(".")
 
 
 def _refused(request: Request, error: Exception) -> Response:
