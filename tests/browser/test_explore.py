@@ -229,6 +229,36 @@ def test_an_unknown_model_in_the_url_is_named(watch: Watched) -> None:
     assert "none of the choices" in page.locator("#h-model").inner_text()
 
 
+def test_a_url_with_a_mistake_says_so_in_place_of_an_answer(watch: Watched) -> None:
+    page = watch.page
+    page.goto(f"{watch.origin}/?slo_ms=")
+    problems = page.locator("#side-a .problems")
+    until(page, "document.querySelector('#side-a .problems')?.textContent")
+    assert problems.inner_text().startswith("Nothing to show: at most: give a number")
+    assert not page.locator("#side-a .copy").is_visible()
+    assert not page.locator("#side-a [data-export]").first.is_visible()
+    put(page, "slo_ms", "9")
+    page.wait_for_selector("#side-a[data-answered]")
+    assert problems.inner_text() == ""
+    assert page.locator("#side-a .copy").is_visible()
+    assert marks(page)
+    head = shown(page)["head"]
+    put(page, "slo_ms", "junk")
+    until(page, "document.querySelector('#side-a .problems').textContent")
+    assert problems.inner_text() == "Not shown: at most: 'junk' is not a number"
+    assert shown(page)["head"] == head
+
+
+def test_the_mistakes_of_a_side_stand_in_its_own_article(watch: Watched) -> None:
+    page = watch.open("?compare=1&b.slo_ms=junk")
+    until(page, "document.querySelector('#side-b .problems').textContent")
+    text = page.locator("#side-b .problems").inner_text()
+    assert text == "Nothing to show: at most: 'junk' is not a number"
+    assert page.locator("#side-a .problems").inner_text() == ""
+    assert not page.locator("#side-b .copy").is_visible()
+    assert page.locator("#side-a .copy").is_visible()
+
+
 def test_a_hostile_name_is_text(browser: Browser, hostile_origin: str) -> None:
     watch = watched(browser, hostile_origin, 1440, "light")
     page = watch.open("?input_tokens=250&output_tokens=390")

@@ -62,6 +62,7 @@ async function ask(key) {
     if (sides[key] !== side) return;
     side.errors = ok ? (found.beside ?? {}) : found.errors;
     side.article.classList.toggle("stale", !ok);
+    sayProblems(side, ok ? {} : found.errors);
     if (ok) await show(side, found, query);
     if (key === state.editing) {
       sayErrors();
@@ -80,10 +81,22 @@ async function answerTo(query) {
   }
 }
 
+// What is wrong with a side stands in its own article, whichever the controls are of: beside an
+// earlier answer, which then is stale, or in place of one, with nothing to copy or export.
+function sayProblems(side, errors) {
+  const labels = new Map(options.fields.map((field) => [field.name, `${field.label}: `]));
+  const text = Object.entries(errors).map(([name, error]) => (labels.get(name) ?? "") + error).join("; ");
+  const empty = text !== "" && side.data === null;
+  side.article.classList.toggle("empty", empty);
+  if (empty) side.article.querySelector(".place").textContent = placeOf(side);
+  side.article.querySelector(".problems").textContent = text && `${empty ? "Nothing to show" : "Not shown"}: ${text}`;
+}
+
 function sayBrief() {
   const { article } = sides[state.editing];
   const throughput = article.querySelector("[data-figure=throughput]")?.textContent ?? "";
-  page.brief.textContent = [article.querySelector(".head").textContent, throughput].filter(Boolean).join(" · ");
+  const said = article.querySelector(article.classList.contains("empty") ? ".problems" : ".head").textContent;
+  page.brief.textContent = [said, throughput].filter(Boolean).join(" · ");
 }
 
 function sayErrors() {
