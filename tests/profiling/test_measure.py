@@ -19,7 +19,7 @@ from servefit.profiling.measure import Limits, Measurement, PointFailedError, me
 from servefit.profiling.metrics import Metrics
 from servefit.profiling.plan import Point
 from servefit.profiling.probe import make_prompts, probe
-from servefit.profiling.record import Ask
+from servefit.profiling.record import Ask, Record
 from servefit.profiling.rows import failure_row, measured_row, queue_time
 from servefit.profiling.server import Server
 from servefit.profiling.window import Window
@@ -389,3 +389,24 @@ def test_wall_clock_steps_change_nothing(stub: Stub, monkeypatch: pytest.MonkeyP
     _, _, row = measured(stub, point(2))
     assert 0.0035 <= row["tpot_mean_s"] < 0.05
     assert 0 < row["duration_s"] < 4
+
+
+def test_a_pause_between_requests_is_no_hang(stub: Stub, tmp_path: Path) -> None:
+    stub.script(step_s=0.06)
+    path = tmp_path / "trace.csv"
+    times = [0.02 * i for i in range(30)] + [2.0 + 0.02 * i for i in range(30)]
+    path.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{t},5,5\n" for t in times))
+    limits = Limits(0.1, 6.0, stall_s=0.7)
+    _, result, _ = measured(stub, Point(arrivals="trace", trace=str(path)), limits)
+    assert result.stopped_by == "trace_end"
+
+
+def test_only_time_with_a_request_in_flight_counts_as_waiting() -> None:
+    load = Load(Client("http://127.0.0.1:9"), Server("m"), None)  # type: ignore[arg-type]
+    load.completed.append(Record(Ask(1, 1), 1.0, sent_s=1.0, finished_s=2.0))
+    load.in_flight[1] = Record(Ask(1, 1), 90.0, sent_s=100.0)
+    assert load.waiting_since_s == 100.0
+    load.in_flight[2] = Record(Ask(1, 1), 95.0)
+    assert load.waiting_since_s == 95.0
+    load.in_flight[1].last_token_s = 110.0
+    assert load.waiting_since_s == 110.0

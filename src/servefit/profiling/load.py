@@ -100,6 +100,15 @@ class Load:
                 group.create_task(self.send(ask, scheduled_s=due_s))
 
     @property
+    def waiting_since_s(self) -> float:
+        """Since when requests are in flight and none gets a token or ends; needs one in flight.
+
+        Before the oldest was sent there was nothing to wait for, however long ago the last ended.
+        """
+        sent = (r.scheduled_s if r.sent_s is None else r.sent_s for r in self.in_flight.values())
+        return max(min(sent), self.progress_s)
+
+    @property
     def progress_s(self) -> float:
         """When a request last got a token or ended; 0 before that."""
         times = [r.last_token_s for r in self.in_flight.values()]

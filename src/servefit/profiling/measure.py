@@ -262,7 +262,7 @@ class _Watch:
                 f"{len(load.failed)} of {ended} requests failed, most by {kind}: {detail}",
                 load.records,
             )
-        if load.in_flight and now_s - max(load.progress_s, self.begun_s) > self.limits.stall_s:
+        if load.in_flight and now_s - load.waiting_since_s > self.limits.stall_s:
             raise PointFailedError(
                 "hang", f"no token from any request for {self.limits.stall_s:g} s", load.records
             )
