@@ -222,3 +222,13 @@ def test_counters_give_deltas_and_a_reset_is_unknown() -> None:
     assert metrics.peak["running"] == 8
     assert "preemptions" not in metrics.delta
     assert Metrics.of(snapshots[:1], 0.0, 1.0).queue_time_mean_s is None
+
+
+@pytest.mark.parametrize("odd", ["NaN", "+Inf", "-Inf"])
+def test_a_gauge_that_is_no_number_is_unknown(odd: str) -> None:
+    text = (
+        'vllm:num_requests_running{engine="0"} 3\n'
+        'vllm:kv_cache_usage_perc{engine="0"} 0.2\n'
+        f'vllm:kv_cache_usage_perc{{engine="1"}} {odd}\n'
+    )
+    assert read_metrics(text, "vllm") == {"running": 3}

@@ -6,6 +6,7 @@ and TensorRT-LLM behind Triton.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -107,7 +108,8 @@ def read_metrics(text: str, engine: str, model: str | None = None) -> dict[str, 
     """Quantities of ``engine`` found in an exposition text; what is absent has no key.
 
     Samples of other models than ``model`` are left out where samples are labelled with it.
-    Values of several engines behind one address are summed, `SHARES` averaged.
+    Values of several engines behind one address are summed, `SHARES` averaged; where one of them
+    is NaN or infinite, as gauges of an idle server can be, the quantity is unknown.
     """
     metrics = ENGINES[engine]
     samples = parse_metrics(text, {name for metric in metrics.values() for name in metric.names})
@@ -118,6 +120,8 @@ def read_metrics(text: str, engine: str, model: str | None = None) -> dict[str, 
         found = _matching(samples, metric)
         if found:
             total = sum(s.value for s in found)
+            if not math.isfinite(total):
+                continue
             values[quantity] = total / len(found) if quantity in SHARES else total
     return values
 
