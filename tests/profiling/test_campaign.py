@@ -102,6 +102,31 @@ def test_the_same_command_again_measures_nothing_twice(stub: Stub, tmp_path: Pat
     assert set(ids.values()) == {1}
 
 
+def test_another_server_or_setting_is_another_question(stub: Stub, tmp_path: Path) -> None:
+    path, other = tmp_path / "runs.jsonl", start_stub()
+    stub.script(metrics="sglang", seats=8)
+    other.script(metrics="sglang", seats=8)
+    told = Target(stub.url, given={"gpu": "H100"})
+    try:
+        assert len(campaign(path, Target(stub.url), POINTS[:1])[0]) == 1
+        assert len(campaign(path, Target(other.url), POINTS[:1])[0]) == 1
+        assert len(campaign(path, told, POINTS[:1])[0]) == 1
+        stub.script(metrics="sglang", seats=4)  # started again with fewer seats
+        assert len(campaign(path, told, POINTS[:1])[0]) == 1
+        assert campaign(path, told, POINTS[:1])[0] == []
+        assert campaign(path, Target(f"{other.url}/v1/"), POINTS[:1])[0] == []
+    finally:
+        stop_stub(other)
+    assert len({row["point_id"] for row in rows_of(path)}) == 4
+
+
+def test_the_identity_of_a_launched_server_is_known_before_it_runs() -> None:
+    target = Target(launch="serve {port}", given={"gpu": "H100", "dtype": None})
+    assert target.identity() == target.identity(Server("m", settings={"max_num_seqs": 4}))
+    others = [Target(launch="serve2 {port}", given=target.given), Target(launch="serve {port}")]
+    assert len({t.identity() for t in (target, *others)}) == 3
+
+
 def test_a_failed_point_is_recorded_with_its_reason_and_tried_by_the_next_run(
     stub: Stub, tmp_path: Path
 ) -> None:

@@ -115,7 +115,7 @@ class Campaign:
         ordered = in_order(points)
         groups = [list(g) for _, g in itertools.groupby(ordered, key=lambda p: p.settings)]
         if self.target.launch is not None:
-            groups = [g for g in groups if self._missing(g, self.target.launch)]
+            groups = [g for g in groups if self._missing(g, self.target.identity())]
 
         async def work() -> None:
             for group in groups:
@@ -150,10 +150,6 @@ class Campaign:
         done = {row.get("point_id") for row in self.journal.rows if row.get("status") == "ok"}
         return [p for p in points if p.key(whom) not in done]
 
-    def _whom(self, server: Server) -> str:
-        """Who answers, for the identity of points: a launched server is known before it runs."""
-        return self.target.launch or server.model
-
     async def _group(self, settings: tuple[tuple[str, str], ...], choose: Chooser) -> None:
         """Points of one server setting; the server is launched again if it dies."""
         point: Point | None = None
@@ -168,7 +164,7 @@ class Campaign:
                     report=self.display.progress,
                 ) as session:
                     self.display.server(session.server)
-                    whom = self._whom(session.server)
+                    whom = self.target.identity(session.server)
                     while self.remaining_s > 0:
                         if point is None:
                             point, attempt = choose(session.server, whom, self.journal.rows), 0
@@ -191,7 +187,7 @@ class Campaign:
                 known = self.target.row_settings(settings)
                 server = Server(self.target.model or "", settings=known)
                 failed = PointFailedError("launch", str(failure), [])
-                whom = self._whom(server)
+                whom = self.target.identity(server)
                 while point := point or choose(server, whom, self.journal.rows):
                     self._append(point, server, failure_row(point, server, failed))
                     point = None
@@ -200,7 +196,7 @@ class Campaign:
     async def _attempt(self, session: Session, point: Point, attempt: int) -> bool:
         """Measure a point once; whether that settles it, by a row, or it is to be tried again."""
         self.display.point(point)
-        key = point.key(self._whom(session.server))
+        key = point.key(self.target.identity(session.server))
         limits = self.options.limits
         limits = replace(limits, max_point_s=min(limits.max_point_s, self.remaining_s))
         failure: PointFailedError | None = None
@@ -212,7 +208,9 @@ class Campaign:
                 session.prompts,
                 point,
                 limits,
-                seed=random.Random(f"{self.options.seed} {key} {attempt}").getrandbits(32),
+                seed=random.Random(f"{self.options.seed} {point.key('')} {attempt}").getrandbits(
+                    32
+                ),
                 report=self.display.progress,
             )
         except PointFailedError as error:
@@ -241,7 +239,7 @@ class Campaign:
             "schema_version": SCHEMA_VERSION,
             **row,
             "campaign": self.options.name,
-            "point_id": point.key(self._whom(server)),
+            "point_id": point.key(self.target.identity(server)),
             "seed": self.options.seed,
             "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "servefit_version": servefit.__version__,

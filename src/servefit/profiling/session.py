@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -59,6 +60,20 @@ class Target:
         """What is known of a server before it is asked: ``given``, and what it is launched with."""
         launched = {k: int(v) if v.isdecimal() else v for k, v in settings if k in SETTINGS}
         return {**self.given, **launched}
+
+    def identity(self, server: Server | None = None) -> str:
+        """Who answers, for the identity of points: address or launch command, model, settings.
+
+        A launched server has its identity before it runs, so that a campaign can tell what is
+        missing; a connected ``server`` also tells settings by itself, which a restart may change.
+        """
+        url = base_url(self.url) if self.url else None
+        known = self.given
+        model = self.model
+        if self.launch is None and server is not None:
+            known, model = server.settings, server.model
+        told = {name: known[name] for name in SETTINGS if known.get(name) is not None}
+        return json.dumps([self.launch, url, model, told], sort_keys=True, default=str)
 
     def client(self, url: str) -> Client:
         """Connections to the server at ``url``."""
