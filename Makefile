@@ -6,6 +6,7 @@ DEMO := .venv-demo
 VLLM := .venv-vllm
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
+VLLM_TESTS ?= tests/vllm
 
 .PHONY: demo test test-browser test-vllm lint types layers unit bench accuracy clean
 
@@ -20,7 +21,7 @@ test-browser: $(VENV)/.browser
 
 # vLLM itself on this CPU: profiled over HTTP and in process, beside vLLM's own benchmark.
 test-vllm: $(VLLM)/.installed
-	$(VLLM)/bin/pytest --confcutdir=tests/vllm -o filterwarnings=default -rA --durations=12 tests/vllm
+	$(VLLM)/bin/pytest --confcutdir=tests/vllm -o filterwarnings=default -rA --durations=12 $(VLLM_TESTS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
