@@ -148,6 +148,16 @@ def test_the_page_needs_nothing_from_outside(files: Path, made: dict[str, Any]) 
         assert f'id="{path.stem}"' in page
 
 
+def test_the_economy_needs_no_section_of_decisions(files: Path) -> None:
+    start, end = STUDY.index("[bca]"), STUDY.index("[economy]")
+    (files / "economy.toml").write_text(STUDY[:start] + STUDY[end:], encoding="utf-8")
+    invoke(files, "-o", str(files / "e"), "--no-figures", study="economy.toml")
+    found = json.loads((files / "e" / "tables" / "economy.json").read_text(encoding="utf-8"))
+    assert found["rows"][-1]["choice"] == "all"
+    assert found["rows"][-1]["good_decisions_pct"] is not None
+    assert not (files / "e" / "tables" / "table_5_decisions.json").exists()
+
+
 def test_mistakes_are_one_line(files: Path) -> None:
     with pytest.raises(ServefitError, match="is a file: give a folder"):
         invoke(files, "-o", str(files / "runs.csv"))

@@ -39,11 +39,37 @@ def test_the_paper_study_ships_with_servefit() -> None:
         (('"t"', '"t"\nfigures = {estimators = "b"}'), "no setting is called 'b'"),
         (('name = "a"', 'name = "a"\nunion = ["b"]'), "unites 'b'"),
         (('title = "t"', "title = "), "is no TOML"),
+        (('"t"', '"t"\nbaselines = ["imai"]'), r"baseline 'imai' is not among laws = \['slim'\]"),
+        ((MINIMAL[MINIMAL.index("[[") :], ""), "has no setting"),
     ],
 )
 def test_a_wrong_study_is_refused_with_its_reason(change: tuple[str, str], message: str) -> None:
     with pytest.raises(ServefitError, match=message):
         parse_study(MINIMAL.replace(*change, 1), "study.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "message"),
+    [
+        ("economy", "seed = -1", r"seed = -1: is at least 0"),
+        ("economy", "repeats = 0", r"repeats = 0: is at least 1"),
+        ("economy", "counts = [2, 0]", r"counts = 0: is at least 1"),
+        ("economy", "laws = []", r"laws = \[\]: name at least one"),
+        ("bca", "reference_batch = -3", r"reference_batch = -3: is a finite number above 0"),
+        ("bca", "reference_batch = inf", r"reference_batch = inf: is a finite number above 0"),
+        ("bca", "epsilon = 7", r"epsilon = 7: is a share, from 0 to below 1"),
+        ("bca", "epsilon = nan", r"epsilon = nan: is a share, from 0 to below 1"),
+        ("bca", "epsilons = [0.1, -0.1]", r"epsilons = -0\.1: is a share"),
+        ("bca", "epsilons = []", r"epsilons = \[\]: name at least one"),
+        ("bca", "slo_multiple = 0", r"slo_multiple = 0: is a finite number above 0"),
+        ("bca", "slo_multiple = nan", r"slo_multiple = nan: is a finite number above 0"),
+        ("bca", "slo_multiples = [2, -1]", r"slo_multiples = -1: is a finite number above 0"),
+        ("bca", "laws = []", r"laws = \[\]: name at least one"),
+    ],
+)
+def test_a_number_that_means_nothing_is_refused(section: str, entry: str, message: str) -> None:
+    with pytest.raises(ServefitError, match=rf"^study\.toml: \[{section}\] {message}"):
+        parse_study(f"{MINIMAL}\n[{section}]\n{entry}\n", "study.toml")
 
 
 def test_a_missing_file_is_refused() -> None:

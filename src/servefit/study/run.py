@@ -74,9 +74,12 @@ def run_study(
         sections.append(_decision_section(study.bca, bench, curves, problems, progress, draw=draw))
     text = "What a fit replaces, in points and in time."
     sections.append(Section("Profiling saved", text, (accuracy.savings_table(bench, splits),)))
-    if study.economy and study.bca:
+    if study.economy:
+        decided = study.bca or BcaPlan()
+        if not study.bca:
+            curves, _ = _curves(bench, decided)
         sections.append(
-            _economy_section(study.economy, study.bca, bench, curves, progress, draw=draw)
+            _economy_section(study.economy, decided, bench, curves, progress, draw=draw)
         )
     text = (
         "The paper's raw curves are not public. What it prints can still be recomputed from what "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
@@ -87,6 +88,8 @@ class BcaPlan:
 class EconomyPlan:
     """Accuracy and decisions against the number of profiled points.
 
+    Decisions are those of the study's `BcaPlan`, or of the default one where it has none.
+
     Attributes:
         laws: what is fitted.
         counts: numbers of points.
@@ -153,7 +156,8 @@ def load_study(name: str) -> tuple[Study, str]:
 
     Raises:
         ServefitError: the file cannot be read, is no TOML, has a key that is not known or lacks
-            one, or names a law, setting or selection that does not exist.
+            one, names a law, setting or selection that does not exist, or has a number outside
+            its range.
     """
     if name == PAPER:
         text = files("servefit.study").joinpath("paper.toml").read_text(encoding="utf-8")
@@ -235,11 +239,19 @@ def _value(annotation: object, value: object, where: str) -> object:
 
 
 def _check(study: Study, source: str) -> None:
-    """Names and selections that do not exist are found before anything runs."""
+    """Names that do not exist and numbers that mean nothing are found before anything runs."""
+    if not study.setting:
+        raise ServefitError(f"{source}: has no setting: give at least one [[setting]]")
+    _check_numbers(study, source)
     for law in (*study.laws, study.law, *study.baselines):
         get_law(law)
     for law in (*(study.bca.laws if study.bca else ()), *_economy_laws(study)):
         get_law(law)
+    for baseline in study.baselines:
+        if baseline not in study.laws:
+            raise ServefitError(
+                f"{source}: baseline {baseline!r} is not among laws = {list(study.laws)}: add it"
+            )
     seen: list[str] = []
     for setting in study.setting:
         parse_selections((*setting.where, *setting.train, *setting.test))
@@ -270,8 +282,42 @@ def _check(study: Study, source: str) -> None:
                 f"{source}: [[bca.target]] {target.name!r}: grow = {target.grow!r}: is "
                 "output_length or model"
             )
-    if study.economy and (study.economy.repeats < 1 or min(study.economy.counts, default=1) < 1):
-        raise ServefitError(f"{source}: [economy]: repeats and counts are at least 1")
+
+
+def _check_numbers(study: Study, source: str) -> None:
+    for section, key, value, limit in _numbers(study):
+        accepts, what = limit
+        for number in value if isinstance(value, tuple) else (value,):
+            if not accepts(number):
+                raise ServefitError(f"{source}: [{section}] {key} = {number!r}: {what}")
+        if value == () and key != "counts":
+            raise ServefitError(f"{source}: [{section}] {key} = []: name at least one")
+
+
+_Limit = tuple[Callable[[Any], bool], str]
+
+#: Which values mean something, and what to say of others; NaN is in no range.
+_POSITIVE: _Limit = (lambda x: 0 < x < math.inf, "is a finite number above 0")
+_SHARE: _Limit = (lambda x: 0 <= x < 1, "is a share, from 0 to below 1")
+_COUNT: _Limit = (lambda x: x >= 1, "is at least 1")
+_SEED: _Limit = (lambda x: x >= 0, "is at least 0")
+_ANY: _Limit = (lambda _: True, "")
+
+
+def _numbers(study: Study) -> Iterator[tuple[str, str, Any, _Limit]]:
+    """Section, key, value and limit of everything that has a range."""
+    if bca := study.bca:
+        yield "bca", "reference_batch", bca.reference_batch, _POSITIVE
+        yield "bca", "slo_multiple", bca.slo_multiple, _POSITIVE
+        yield "bca", "slo_multiples", bca.slo_multiples, _POSITIVE
+        yield "bca", "epsilon", bca.epsilon, _SHARE
+        yield "bca", "epsilons", bca.epsilons, _SHARE
+        yield "bca", "laws", bca.laws, _ANY
+    if economy := study.economy:
+        yield "economy", "counts", economy.counts, _COUNT
+        yield "economy", "repeats", economy.repeats, _COUNT
+        yield "economy", "seed", economy.seed, _SEED
+        yield "economy", "laws", economy.laws, _ANY
 
 
 def _economy_laws(study: Study) -> tuple[str, ...]:
