@@ -28,7 +28,8 @@ METRICS: dict[str, tuple[str, str]] = {
     "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum": ("inst", "0"),
     "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": ("inst", "6"),
     "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": ("inst", "2"),
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": ("%", "n/a"),
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": ("%", "0"),
+    "sm__inst_issued.avg.pct_of_peak_sustained_active": ("%", "n/a"),
 }
 
 

@@ -39,7 +39,8 @@ def test_counters_are_in_si_units_on_both_pages(tmp_path, page):
     assert launch.flops_per_s == pytest.approx(4e12)
     assert (launch.dram_pct, launch.l1_hit_pct, launch.l2_hit_pct) == (88.5, 0.7, 6)
     assert launch.occupancy_pct == 17
-    assert launch.tensor_pct is None, "n/a is unknown"
+    assert launch.tensor_pct == 0
+    assert launch.issue_pct is None, "n/a is unknown"
     assert launch.stalls_pct == {"long_scoreboard": 75, "wait": 25}
 
 
@@ -76,6 +77,37 @@ def test_tensor_operations_are_counted_once(tmp_path):
     }
     (launch,) = read(tmp_path, b.ncu_details(metrics)).launches
     assert launch.flops == 17
+
+
+FFMA = {"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": ("inst", "5")}
+ACTIVE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+HGMMA = "sm__ops_path_tensor_op_hgmma_src_bf16_dst_fp32_sparsity_{}.sum".format
+
+
+@pytest.mark.parametrize(
+    ("tensor", "flops"),
+    [
+        ({HGMMA("off"): ("", "100"), HGMMA("on"): ("", "7"), ACTIVE: ("%", "60")}, 117),
+        ({HGMMA("off"): ("", "100"), HGMMA("off").replace("_op_hgmma", ""): ("", "100")}, 110),
+        ({"sm__ops_path_tensor_op_hgmma_src_fp16_sparsity_off.sum": ("", "30")}, 40),
+        (
+            {
+                f"{HGMMA('off')}.per_cycle_elapsed": ("1/cycle", "4"),
+                "sm__cycles_elapsed.avg": ("cycle", "1,000"),
+            },
+            4010,
+        ),
+        ({ACTIVE: ("%", "60")}, None),
+        ({ACTIVE: ("%", "60"), HGMMA("off"): ("", "0")}, None),
+        ({}, None),
+        ({ACTIVE: ("%", "0")}, 10),
+        ({HGMMA("off"): ("", "0")}, 10),
+    ],
+)
+@pytest.mark.parametrize("page", [b.ncu_details, b.ncu_raw])
+def test_flops_include_those_of_the_tensor_pipe_or_are_unknown(tmp_path, page, tensor, flops):
+    (launch,) = read(tmp_path, page({**FFMA, **tensor})).launches
+    assert launch.flops == flops
 
 
 @pytest.mark.parametrize(

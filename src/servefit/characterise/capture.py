@@ -56,6 +56,18 @@ NCU_METRICS = (
         for kind in ("bf16", "fp16", "fp8")
         for sparsity in ("", "_sparsity_off")
     ),
+    # Hopper's names have the instruction, and those of FP16 no type of the result.
+    *(
+        f"sm__ops_path_tensor_op_{types}_sparsity_{sparsity}.sum"
+        for types in (
+            "hgmma_src_bf16_dst_fp32",
+            "hgmma_src_fp16",
+            "hmma_src_bf16_dst_fp32",
+            "hmma_src_fp16_dst_fp32",
+            "hmma_src_fp16_dst_fp16",
+        )
+        for sparsity in ("off", "on")
+    ),
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
 )
 

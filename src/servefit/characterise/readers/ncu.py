@@ -65,9 +65,10 @@ _SASS = {
 _STALL = re.compile(
     r"smsp__average_warps?_(?:latency_)?issue_stalled_(\w+?)(?:_per_issue_active)?\.(?:ratio|pct)"
 )
-#: Tensor operations by their types; where sparsity is counted apart, both belong to the sum.
+#: Tensor operations: instruction (Hopper's names have it), types, sparsity, and whether a rate.
 _TENSOR = re.compile(
-    r"(sm__ops_path_tensor_src_[a-z0-9]+_dst_[a-z0-9]+?)(_sparsity_(?:on|off))?\.sum"
+    r"sm__ops_path_tensor(?:_op_([a-z]+))?_src_(\w+?)(?:_dst_(\w+?))?"
+    r"(_sparsity_(?:on|off))?\.sum(?:\.per_cycle_elapsed)?"
 )
 
 
@@ -151,31 +152,48 @@ def _launch(name: str, metrics: _Metrics, table: KernelTable, where: str) -> Lau
 def _flops(metrics: _Metrics, get: Callable[[Sequence[str]], float | None]) -> float | None:
     """FLOPs by instruction counts; ``None`` unless fused products are among them.
 
-    Counts are sums or, on the raw page, a cycle: times elapsed cycles.
+    Nor are they known where the tensor pipe was active, or may have been, and no operations of it
+    were counted. Counts are sums or, on the raw page, a cycle: times elapsed cycles.
     """
-    total, known = 0.0, False
     cycles = get(("smsp__cycles_elapsed.avg", "sm__cycles_elapsed.avg", "Elapsed Cycles"))
-    for op, flops in _SASS.items():
-        stem = f"_thread_inst_executed_op_{op}_pred_on.sum"
+
+    def count(total: str) -> float | None:
+        found, rate = get((total,)), get((f"{total}.per_cycle_elapsed",))
+        if found is None and rate is not None and cycles is not None:
+            return rate * cycles
+        return found
+
+    flops, known = 0.0, False
+    for op, each in _SASS.items():
         for unit in ("smsp__sass", "sm__sass"):
-            count = get((f"{unit}{stem}",))
-            rate = get((f"{unit}{stem}.per_cycle_elapsed",))
-            if count is None and rate is not None and cycles is not None:
-                count = rate * cycles
-            if count is not None:
-                total += flops * count
+            found = count(f"{unit}_thread_inst_executed_op_{op}_pred_on.sum")
+            if found is not None:
+                flops += each * found
                 known |= op.endswith("fma")
                 break
-    whole: dict[str, float] = {}
-    by_sparsity: dict[str, float] = {}
+    tensor, active_pct = _tensor_operations(metrics, count), get(_PERCENT["tensor_pct"])
+    complete = active_pct == 0 if tensor is None else tensor > 0 or not active_pct
+    return flops + (tensor or 0.0) if known and complete else None
+
+
+def _tensor_operations(metrics: _Metrics, count: Callable[[str], float | None]) -> float | None:
+    """Operations of the tensor pipe, each once; ``None`` where none were counted.
+
+    Sums over both sparsities stand for their parts. Operations of a source type are counted by
+    names without an instruction or by those with one: the larger, as one may lack some.
+    """
+    found: dict[tuple[str | None, str, str | None], dict[str | None, float]] = {}
     for name in metrics:
         match = _TENSOR.fullmatch(name)
-        operations = get((name,)) if match else None
+        operations = count(name.removesuffix(".per_cycle_elapsed")) if match else None
         if match and operations is not None:
-            into = by_sparsity if match[2] else whole
-            into[match[1]] = into.get(match[1], 0.0) + operations
-    total += sum({**by_sparsity, **whole}.values())
-    return total if known else None
+            found.setdefault((match[1], match[2], match[3]), {})[match[4]] = operations
+    by_source: dict[str, dict[bool, float]] = {}
+    for (instruction, source, _), parts in found.items():
+        sums, named = by_source.setdefault(source, {}), instruction is not None
+        whole = parts[None] if None in parts else sum(parts.values())
+        sums[named] = sums.get(named, 0.0) + whole
+    return sum(max(sums.values()) for sums in by_source.values()) if found else None
 
 
 def _stalls(metrics: _Metrics, where: str) -> dict[str, float]:
@@ -216,6 +234,8 @@ def _factor(unit: str, metric: str, where: str) -> float:
 def _simple(unit: str) -> float | None:
     if unit in _TIMES:
         return _TIMES[unit]
+    if unit in ("", "1"):
+        return 1.0
     for name in ("byte", "hz", "inst", "cycle", "warp", "block", "thread", "sector", "op", "flop"):
         if unit.endswith(name):
             return _PREFIXES.get(unit.removesuffix(name))
