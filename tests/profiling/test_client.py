@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client, Endpoint, _Answer, base_url
+from servefit.profiling.client import Client, Endpoint, _Answer, _message, base_url
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import EXTRAS, Server
 from tests.stub_process import Stub, run
@@ -226,3 +226,11 @@ def test_garbage_that_repeats_the_key_is_told_without_it(start: int, event: str)
     told = Client("http://127.0.0.1:9", api_key="top-secret-key").redact(record.detail or "")
     assert "***" in told
     assert "top" not in told
+
+
+@pytest.mark.parametrize("event", ["[" * 100_000, '{"choices": ' + "[" * 100_000])
+def test_nesting_without_end_fails_the_request_alone(event: str) -> None:
+    record = Record(Ask(1, 1), 0.0)
+    _Answer(record).feed(f"data: {event}\n\n".encode(), 1.0)
+    assert (record.outcome, record.error) == ("failed", "bad_json")
+    assert _message(event) == event

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client
+from servefit.profiling.client import Client, Reply
 from servefit.profiling.discover import discover
 from servefit.profiling.engines import read_metrics, recognise
 from servefit.profiling.metrics import Metrics
@@ -232,3 +232,38 @@ def test_a_gauge_that_is_no_number_is_unknown(odd: str) -> None:
         f'vllm:kv_cache_usage_perc{{engine="1"}} {odd}\n'
     )
     assert read_metrics(text, "vllm") == {"running": 3}
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body", ['{"data": 5}', '{"data": [5, {"id": 7}]}', "[]", "null", "{", NESTED]
+)
+def test_a_list_of_models_that_is_none_is_one_line(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ServefitError, match="has no list of models"):
+        _discovered({"/v1/models": body}, monkeypatch)
+
+
+@pytest.mark.parametrize("slots", ['"four"', "-1", "0", "true", "4.5", "[4]", "null"])
+def test_a_setting_that_makes_no_sense_is_unknown(
+    slots: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = {
+        "/v1/models": '{"data": [{"id": "m"}]}',
+        "/props": f'{{"total_slots": {slots}, "build_info": {{"b": 1}}}}',
+        "/version": NESTED,
+    }
+    server = _discovered(pages, monkeypatch)
+    assert (server.engine, server.seats) == ("llama.cpp", None)
+    assert server.settings == {"engine": "llama.cpp"}
+
+
+def _discovered(pages: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Server:
+    async def query(self: Client, path: str, *_: object) -> Reply:
+        return Reply(200 if path in pages else 404, pages.get(path, ""))
+
+    monkeypatch.setattr(Client, "query", query)
+    return run(discover(Client("http://127.0.0.1:9")))

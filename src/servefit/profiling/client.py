@@ -46,7 +46,7 @@ class Reply:
         """The body as JSON; ``None`` where it is none."""
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -237,7 +237,7 @@ class _Answer:
                 continue
             try:
                 event = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):  # the latter by nesting
                 event = None
             if not isinstance(event, dict):
                 self.record.fail(
@@ -319,7 +319,7 @@ def _message(text: str) -> str:
     """The words of an error body, whichever of the usual forms it has."""
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if not isinstance(body, dict):
         return text
@@ -336,6 +336,6 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         try:
             dates = [email.utils.parsedate_to_datetime(d) for d in (value, headers.get("Date", ""))]
             seconds = (dates[0] - dates[1]).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None

@@ -15,6 +15,15 @@ from servefit.profiling.server import SETTINGS, Server
 #: Who owns a model, by ``/v1/models`` -> engine.
 OWNERS: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
+#: Settings that are positive whole numbers; the others are words.
+COUNTS = (
+    "tensor_parallel_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "kv_capacity_tokens",
+)
+
 
 async def discover(
     client: Client,
@@ -42,7 +51,7 @@ async def discover(
     text = page.text if page is not None and page.status == 200 else ""
     shown = recognise(text)
     engine = shown or info.get("engine") or OWNERS.get(str(card.get("owned_by")))
-    found: dict[str, Any] = {**info, "engine": engine}
+    found: dict[str, Any] = {k: _sound(k, v) for k, v in info.items()} | {"engine": engine}
     if engine == "vllm" and isinstance(version.get("version"), str):
         found["engine_version"] = version["version"]
     if shown is not None:
@@ -77,6 +86,13 @@ def _known_dtype(name: str) -> str | None:
         return None
 
 
+def _sound(name: str, value: Any) -> Any:
+    """A setting as a server tells it; ``None`` where it is of no kind that the setting can be."""
+    if name not in COUNTS:
+        return value if isinstance(value, str) else None
+    return value if isinstance(value, int) and value is not True and value > 0 else None
+
+
 async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
     reply = await client.query("/v1/models")
     if reply is None:
@@ -86,7 +102,8 @@ async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
         )
     body = reply.json()
     cards = body.get("data") if isinstance(body, dict) else None
-    cards = [c for c in cards or () if isinstance(c, dict) and isinstance(c.get("id"), str)]
+    cards = cards if isinstance(cards, list) else []
+    cards = [c for c in cards if isinstance(c, dict) and isinstance(c.get("id"), str)]
     if reply.status in (401, 403):
         raise ServefitError(
             f"{client.url}: HTTP {reply.status}: the API key is missing or wrong: put it into the "

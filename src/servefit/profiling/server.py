@@ -64,9 +64,9 @@ class Server:
 
     @property
     def seats(self) -> int | None:
-        """Most requests that run at once."""
+        """Most requests that run at once; ``None``: unknown, or a word such as ``auto``."""
         value = self.settings.get("max_num_seqs")
-        return None if value is None else int(value)
+        return value if isinstance(value, int) else None
 
     def body(self, prompt_json: str, ask: Ask) -> bytes:
         """The request for one answer; ``prompt_json`` is the prompt as JSON text."""
