@@ -33,18 +33,40 @@ METRICS: dict[str, tuple[str, str]] = {
 }
 
 
-def ncu_details(metrics: dict[str, tuple[str, str]] = METRICS, kernels: tuple[str, ...] = (FLASH,)):
-    rows = [[*DETAILS, *RULES]]
+RANGES = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
+Marks = tuple[str | None, ...]
+
+
+def ranges(mark: str | None) -> str:
+    """A cell of ncu's column of NVTX ranges: the engine's own range lies around ours."""
+    mine = f'"<default domain>:{mark}:none:none:none:none:none:none"' if mark else ""
+    return f'7  "<default domain>:theirs:none:none:none:none:none:none"  {mine} '
+
+
+def ncu_details(
+    metrics: dict[str, tuple[str, str]] = METRICS,
+    kernels: tuple[str, ...] = (FLASH,),
+    marks: Marks = (),
+):
+    rows = [[*DETAILS[:2], *([RANGES] if marks else []), *DETAILS[2:], *RULES]]
     for number, kernel in enumerate(kernels):
-        head = [str(number), kernel, "Memory"]
+        head = [str(number), kernel, *([ranges(marks[number])] if marks else []), "Memory"]
         rows += [[*head, name, unit, value, ""] for name, (unit, value) in metrics.items()]
         rows.append([*head, "", "", "", "SOLBottleneck", "OPT", "Too small, 0.7 waves."])
     return "==PROF== Connected to process 7\n" + text_of(rows)
 
 
-def ncu_raw(metrics: dict[str, tuple[str, str]] = METRICS, kernels: tuple[str, ...] = (FLASH,)):
-    rows = [["ID", "Kernel Name", *metrics], ["", "", *(unit for unit, _ in metrics.values())]]
-    rows += [[str(n), k, *(v for _, v in metrics.values())] for n, k in enumerate(kernels)]
+def ncu_raw(
+    metrics: dict[str, tuple[str, str]] = METRICS,
+    kernels: tuple[str, ...] = (FLASH,),
+    marks: Marks = (),
+):
+    column = [RANGES] if marks else []
+    rows = [["ID", "Kernel Name", *column, *metrics]]
+    rows.append(["" for _ in rows[0][: 2 + len(column)]] + [u for u, _ in metrics.values()])
+    for n, kernel in enumerate(kernels):
+        cell = [ranges(marks[n])] if marks else []
+        rows.append([str(n), kernel, *cell, *(v for _, v in metrics.values())])
     return text_of(rows)
 
 

@@ -92,6 +92,15 @@ def test_counters_of_a_known_batch_make_table_1(files):
     assert "attention stalls: long_scoreboard 75 %, wait 25 %" in text
 
 
+def test_counters_of_a_marked_sweep_say_their_batch(files):
+    marks = (b.DECODE_MARK, b.DECODE_MARK.replace("batch=4", "batch=8"))
+    (files / "sweep.csv").write_text(b.ncu_raw(kernels=(b.FLASH,) * 2, marks=marks))
+    text = invoke("characterise", files / "sweep.csv")
+    assert "B 8, IL 16, OL 3, decode, attention stalls: long_scoreboard 75 %" in text
+    answer = json.loads(invoke("characterise", files / "sweep.csv", "--json"))
+    assert [row["batch"] for row in answer["attention"]] == [4, 8]
+
+
 def test_measured_and_predicted_are_held_together(files):
     answer = json.loads(
         invoke(

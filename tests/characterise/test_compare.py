@@ -8,7 +8,7 @@ import pytest
 
 from servefit.characterise.classify import load_kernel_table
 from servefit.characterise.compare import lines_of
-from servefit.characterise.profile import KernelTime, Launch, Profile, StepTime
+from servefit.characterise.profile import KernelTime, Launch, Metric, Profile, StepTime
 from servefit.characterise.report import (
     attention_table,
     class_rows,
@@ -177,6 +177,35 @@ def test_the_document_names_every_file():
     whole = document([profile(), launches()], lines_of([profile()]))
     assert [f["file"] for f in whole["files"]] == ["made up", "counted"]
     assert whole["measured_and_predicted"]
+
+
+def test_samples_are_of_the_only_batch_that_is_marked():
+    pytest.importorskip("altair")
+    from servefit.characterise.figures import utilisation
+
+    sampled = replace(profile(), metrics=(Metric("DRAM Read Bandwidth", 80, 90),))
+    (row,) = utilisation([sampled], "t").to_dict()["data"]["values"][:1]
+    assert (row["batch"], row["part"]) == (profile().steps[0].size.batch, "DRAM Read Bandwidth")
+    other = replace(sampled.steps[0], size=Size(99, 1, 3))
+    assert utilisation([replace(sampled, steps=(*sampled.steps, other))], "t") is None
+
+
+def test_figures_of_a_marked_sweep_have_a_bar_a_batch():
+    pytest.importorskip("altair")
+    from servefit.characterise.figures import figures
+
+    counted = launches()
+    sizes = (Size(4, 256, 256), Size(8, 256, 256), None)
+    marked = tuple(
+        replace(x, size=size, phase="decode" if size else None)
+        for x, size in zip(counted.launches, sizes, strict=True)
+    )
+    sweep = replace(counted, launches=marked, size=None, phase=None)
+    charts = dict(figures([sweep], [], "t", GPU))
+    assert set(charts) == {"utilisation", "roofline", "cache_hits", "stalls"}
+    for name in ("utilisation", "cache_hits", "stalls"):
+        rows = charts[name].to_dict()["data"]["values"]
+        assert {row["batch"] for row in rows} == {4, 8}, name
 
 
 def test_figures_are_those_that_the_files_carry(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from servefit.characterise.classify import load_kernel_table
 from servefit.characterise.profile import quietest, shares
 from servefit.characterise.readers import read_profile
+from servefit.characterise.report import counter_rows
 from servefit.characterise.run import Size
 from servefit.errors import ServefitError
 from tests.characterise import builders as b
@@ -108,6 +110,23 @@ HGMMA = "sm__ops_path_tensor_op_hgmma_src_bf16_dst_fp32_sparsity_{}.sum".format
 def test_flops_include_those_of_the_tensor_pipe_or_are_unknown(tmp_path, page, tensor, flops):
     (launch,) = read(tmp_path, page({**FFMA, **tensor})).launches
     assert launch.flops == flops
+
+
+@pytest.mark.parametrize("page", [b.ncu_details, b.ncu_raw])
+def test_launches_of_a_sweep_are_told_apart_by_their_ranges(tmp_path, page):
+    marks = (b.DECODE_MARK, b.DECODE_MARK.replace("batch=4", "batch=8"), None)
+    profile = read(tmp_path, page(kernels=(b.FLASH,) * 3, marks=marks))
+    assert [(x.size, x.phase) for x in profile.launches] == [
+        (SIZE, "decode"),
+        (Size(8, 16, 3), "decode"),
+        (None, None),
+    ]
+    rows = counter_rows(replace(profile, size=Size(1, 1, 1), phase="prefill"))
+    assert [(r["batch"], r["phase"], r["launches"]) for r in rows] == [
+        (4, "decode", 1),
+        (8, "decode", 1),
+        (1, "prefill", 1),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def export_command(profiler: Profiler, folder: str) -> str:
     """How to turn its report into a file that is read here."""
     if profiler == "nsys":
         return f'for f in {folder}/nsys*.nsys-rep; do nsys export --type sqlite "$f"; done'
-    return f"ncu --import {folder}/ncu.ncu-rep --page raw --csv > {folder}/ncu.csv"
+    return f"ncu --import {folder}/ncu.ncu-rep --page raw --csv --nvtx > {folder}/ncu.csv"
 
 
 def _run(engine: Engine, size: Size, seed: int, limit_s: float, around: Any) -> None:

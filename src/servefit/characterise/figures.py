@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servefit.characterise import charts
 from servefit.characterise.classify import ATTENTION, GEMM
 from servefit.characterise.compare import Line
 from servefit.characterise.profile import DECODE, PREFILL, Profile
-from servefit.characterise.report import PERCENTAGES, counter_rows, line_columns
+from servefit.characterise.report import PERCENTAGES, attention_table, counter_rows, line_columns
 from servefit.characterise.run import Size
 from servefit.characterise.work import peaks
 from servefit.hardware import Hardware
@@ -58,22 +58,24 @@ def utilisation(profiles: Sequence[Profile], title: str) -> Any:
     """Fig. 4: sampled GPU metrics (Nsight Systems), or counters of all kernels (Nsight Compute)."""
     rows = []
     for profile in profiles:
-        if profile.size is None:
-            continue
-        columns = charts.size_columns(profile.size)
-        for metric in profile.metrics:
+        sampled = _size_of_samples(profile)
+        columns = charts.size_columns(sampled) if sampled else {}
+        for metric in profile.metrics if sampled else ():
             mean, peak = metric.mean_pct, metric.peak_pct
             rows.append({**columns, "part": metric.name, "mean": mean, "peak": peak})
-        for field, part in PERCENTAGES[:4] if profile.launches else ():
-            known = [
-                (getattr(x, field), x.duration_s)
-                for x in profile.launches
-                if getattr(x, field) is not None and x.duration_s
-            ]
-            if known:
-                mean = sum(v * w for v, w in known) / sum(w for _, w in known)
-                peak = max(v for v, _ in known)
-                rows.append({**columns, "part": part, "mean": mean, "peak": peak})
+        for size in _launch_sizes(profile):
+            mine = [x for x in profile.launches if profile.part_of_launch(x)[0] == size]
+            for field, part in PERCENTAGES[:4]:
+                known = [
+                    (getattr(x, field), x.duration_s)
+                    for x in mine
+                    if getattr(x, field) is not None and x.duration_s
+                ]
+                if known:
+                    mean = sum(v * w for v, w in known) / sum(w for _, w in known)
+                    peak = max(v for v, _ in known)
+                    columns = charts.size_columns(size)
+                    rows.append({**columns, "part": part, "mean": mean, "peak": peak})
     return charts.utilisation(rows, _sizes(profiles), title)
 
 
@@ -101,7 +103,7 @@ def roofline(
         {
             "part": row["kernel_class"],
             "phase": row["phase"] or "",
-            "label": p.size.label if p.size else "",
+            "label": size.label if (size := _size_of(row)) else "",
             "intensity": row["intensity_flops_per_byte"],
             "flops_per_s": row["flops_per_s"],
         }
@@ -129,11 +131,9 @@ def roofline(
 def cache_hits(profiles: Sequence[Profile], title: str) -> Any:
     """Fig. 7: L1 and L2 hit rates of attention kernels."""
     rows = [
-        {**charts.size_columns(p.size), "part": part, "value": row[field]}
-        for p in profiles
-        if p.size
-        for row in counter_rows(p)
-        if row["kernel_class"] == ATTENTION
+        {**charts.size_columns(size), "part": _with_phase(part, row), "value": row[field]}
+        for row in attention_table(profiles)
+        if (size := _size_of(row))
         for field, part in (("l1_hit_pct", "L1/TEX"), ("l2_hit_pct", "L2"))
         if row[field] is not None
     ]
@@ -143,15 +143,15 @@ def cache_hits(profiles: Sequence[Profile], title: str) -> Any:
 def stalls(profiles: Sequence[Profile], title: str) -> Any:
     """Fig. 8: stall reasons and achieved occupancy of attention kernels."""
     rows = []
-    for p in profiles:
-        for row in counter_rows(p) if p.size else ():
-            if row["kernel_class"] != ATTENTION or p.size is None:
-                continue
-            parts = list(row["stalls_pct"].items())[:MOST_STALLS]
-            if row["occupancy_pct"] is not None:
-                parts.append(("achieved occupancy", row["occupancy_pct"]))
-            columns = charts.size_columns(p.size)
-            rows += [{**columns, "part": name, "value": value} for name, value in parts]
+    for row in attention_table(profiles):
+        size = _size_of(row)
+        if size is None:
+            continue
+        parts = list(row["stalls_pct"].items())[:MOST_STALLS]
+        if row["occupancy_pct"] is not None:
+            parts.append(("achieved occupancy", row["occupancy_pct"]))
+        columns = charts.size_columns(size)
+        rows += [{**columns, "part": _with_phase(n, row), "value": v} for n, v in parts]
     title_y = "stalled cycles, occupancy (%)"
     return charts.grouped_bars(rows, _sizes(profiles), title_y, title)
 
@@ -186,4 +186,27 @@ def attention_bandwidth(lines: Sequence[Line], title: str, hardware: Hardware | 
 
 def _sizes(profiles: Sequence[Profile]) -> list[Size]:
     found = [size for p in profiles for size, _ in p.parts if size]
+    found += [size for p in profiles for size in _launch_sizes(p)]
     return list(dict.fromkeys(found + [p.size for p in profiles if p.size]))
+
+
+def _launch_sizes(profile: Profile) -> list[Size]:
+    sizes = dict.fromkeys(profile.part_of_launch(x)[0] for x in profile.launches)
+    return [size for size in sizes if size]
+
+
+def _size_of_samples(profile: Profile) -> Size | None:
+    """The batch that samples over the whole file are of: the user's, or the only one marked."""
+    marked = {step.size for step in profile.steps}
+    return profile.size or (marked.pop() if len(marked) == 1 else None)
+
+
+def _size_of(row: Mapping[str, Any]) -> Size | None:
+    if not row["batch"]:
+        return None
+    return Size(row["batch"], row["input_tokens"], row["output_tokens"])
+
+
+def _with_phase(part: str, row: Mapping[str, Any]) -> str:
+    """Decode is what these figures are of; other phases are told apart from it."""
+    return part if row["phase"] in (None, DECODE) else f"{part}, {row['phase']}"

@@ -39,7 +39,15 @@ class Mark:
 
 def read_mark(name: str) -> Mark | None:
     """The step that a range marks; ``None`` for any other range."""
-    match = _MARK.fullmatch(name)
+    return _mark(_MARK.fullmatch(name))
+
+
+def find_mark(text: str) -> Mark | None:
+    """The step that is marked somewhere in a text, as in Nsight Compute's columns of ranges."""
+    return _mark(_MARK.search(text))
+
+
+def _mark(match: re.Match[str] | None) -> Mark | None:
     if match is None:
         return None
     numbers = [int(n) for n in match.groups()[1:4]]

@@ -45,6 +45,7 @@ class Launch:
         l1_hit_pct, l2_hit_pct: cache hit rates in %.
         occupancy_pct: achieved occupancy in %.
         stalls_pct: warps' stalled cycles by reason, in % of all between two issues.
+        size, phase: of the marked step that it belongs to.
     """
 
     name: str
@@ -60,6 +61,8 @@ class Launch:
     l2_hit_pct: float | None = None
     occupancy_pct: float | None = None
     stalls_pct: Mapping[str, float] = field(default_factory=dict, hash=False)
+    size: Size | None = None
+    phase: str | None = None
 
     @property
     def intensity(self) -> float | None:
@@ -128,6 +131,12 @@ class Profile:
             return self.size, self.phase
         step = self.steps[kernel.step]
         return step.size, step.phase
+
+    def part_of_launch(self, launch: Launch) -> Part:
+        """Batch and phase of a launch: as marked, else as the user says."""
+        if launch.size is None:
+            return self.size, self.phase
+        return launch.size, launch.phase
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -97,20 +97,23 @@ def unclassified_names(profile: Profile) -> list[tuple[str, float]]:
 
 
 def counter_rows(profile: Profile) -> list[dict[str, Any]]:
-    """Hardware counters by kernel class: means weighted by duration, and peaks.
+    """Hardware counters by batch, phase and kernel class: means weighted by duration, and peaks.
 
     FLOP/s and intensity are those of all launches together: sums of FLOPs over sums of seconds and
     bytes, of launches that have them.
     """
+    groups: dict[tuple[Part, str], list[Launch]] = {}
+    for launch in profile.launches:
+        key = profile.part_of_launch(launch), launch.kernel_class
+        groups.setdefault(key, []).append(launch)
     rows = []
-    for name in dict.fromkeys(launch.kernel_class for launch in profile.launches):
-        mine = [launch for launch in profile.launches if launch.kernel_class == name]
+    for (part, name), mine in groups.items():
         counted = [x for x in mine if x.flops is not None and x.dram_bytes and x.duration_s]
         flops = math.fsum(x.flops or 0.0 for x in counted)
         moved = math.fsum(x.dram_bytes or 0.0 for x in counted)
         seconds = math.fsum(x.duration_s or 0.0 for x in counted)
         row = {
-            **part_columns((profile.size, profile.phase)),
+            **part_columns(part),
             "kernel_class": name,
             "launches": len(mine),
             "seconds": _sum(x.duration_s for x in mine),
@@ -134,8 +137,8 @@ def attention_table(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
 
     Active context, arithmetic intensity, FLOP/s and achieved share of DRAM bandwidth.
     """
-    rows = [row for p in profiles if p.size for row in counter_rows(p)]
-    return [row for row in rows if row["kernel_class"] == ATTENTION]
+    rows = [row for p in profiles for row in counter_rows(p)]
+    return [row for row in rows if row["batch"] and row["kernel_class"] == ATTENTION]
 
 
 def document(profiles: Sequence[Profile], lines: Sequence[Line]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,13 +84,16 @@ def _counters(profile: Profile) -> None:
     rows = counter_rows(profile)
     if not rows:
         return
+    marked = any(launch.size for launch in profile.launches)
     common.print_table(
         (
+            *(("batch",) if marked else ()),
             *("kernel class", "launches", "time", "DRAM bytes", "FLOPs/byte", "TFLOP/s"),
             *(f"{title} %" for _, title in PERCENTAGES),
         ),
         [
             (
+                *((_batch_of(row),) if marked else ()),
                 row["kernel_class"],
                 row["launches"],
                 format_duration(row["seconds"]),
@@ -102,12 +105,21 @@ def _counters(profile: Profile) -> None:
             for row in rows
         ],
         title=f"{profile.source}: {profile.tool}, means weighted by duration",
-        left=("kernel class",),
+        left=("batch", "kernel class") if marked else ("kernel class",),
     )
     for row in rows:
         stalls = [f"{r} {v:.0f} %" for r, v in list(row["stalls_pct"].items())[:3]]
         if stalls:
-            click.echo(f"{row['kernel_class']} stalls: {', '.join(stalls)}")
+            of = f"{_batch_of(row)}, " if marked else ""
+            click.echo(f"{of}{row['kernel_class']} stalls: {', '.join(stalls)}")
+
+
+def _batch_of(row: Mapping[str, Any]) -> str:
+    """``B 4, IL 256, OL 256, decode``; a dash where unknown."""
+    if not row["batch"]:
+        return "-"
+    label = f"B {row['batch']}, IL {row['input_tokens']}, OL {row['output_tokens']}"
+    return f"{label}, {row['phase']}" if row["phase"] else label
 
 
 def _metrics(profile: Profile) -> None:

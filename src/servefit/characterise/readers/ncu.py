@@ -9,12 +9,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from servefit.characterise.classify import KernelTable
+from servefit.characterise.marks import Mark, find_mark
 from servefit.characterise.profile import Launch, Profile
 from servefit.characterise.readers.csv_table import header_row, number, read_table
 from servefit.errors import ServefitError
 
 TOOL = "Nsight Compute"
 KERNEL = "Kernel Name"
+#: In the title of the column that holds a launch's NVTX ranges of its thread.
+_RANGES = "Push/Pop_Range"
 _DETAILS = ("Metric Name", "Metric Unit", "Metric Value")
 
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
@@ -86,7 +89,10 @@ def read(text: str, where: str, table: KernelTable) -> Profile:
     """
     header, rows = read_table(text, _is_header, where)
     of = _details if set(_DETAILS) <= set(header) else _raw
-    launches = [_launch(name, metrics, table, where) for name, metrics in of(header, rows, where)]
+    launches = [
+        _launch(name, mark, metrics, table, where)
+        for name, mark, metrics in of(header, rows, where)
+    ]
     if not launches:
         raise ServefitError(f"{where}: holds no kernel launch")
     return Profile(where, TOOL, launches=tuple(launches))
@@ -97,24 +103,32 @@ def _is_header(cells: Sequence[str]) -> bool:
 
 
 _Metrics = dict[str, tuple[str, str]]  # name -> unit, value
+_Found = tuple[str, Mark | None, _Metrics]
 
 
-def _details(
-    header: list[str], rows: list[list[str]], where: str
-) -> Iterator[tuple[str, _Metrics]]:
+def _mark_in(header: list[str], row: list[str]) -> Mark | None:
+    """The step of ours whose range a launch lies in."""
+    cells = (cell for title, cell in zip(header, row, strict=True) if _RANGES in title)
+    return next((mark for cell in cells if (mark := find_mark(cell))), None)
+
+
+def _details(header: list[str], rows: list[list[str]], where: str) -> Iterator[_Found]:
     """Launches of the long form; rows of rules have no metric."""
     at = {name: header.index(name) for name in ("ID", KERNEL, *_DETAILS)}
-    launches: dict[tuple[str, str], _Metrics] = {}
+    launches: dict[tuple[str, str], tuple[Mark | None, _Metrics]] = {}
     for row in rows:
-        metrics = launches.setdefault((row[at["ID"]], row[at[KERNEL]]), {})
+        key = row[at["ID"]], row[at[KERNEL]]
+        if key not in launches:
+            launches[key] = _mark_in(header, row), {}
+        _, metrics = launches[key]
         name = row[at["Metric Name"]].strip()
         if name:
             metrics.setdefault(name, (row[at["Metric Unit"]], row[at["Metric Value"]]))
-    for (_, kernel), metrics in launches.items():
-        yield kernel, metrics
+    for (_, kernel), (mark, metrics) in launches.items():
+        yield kernel, mark, metrics
 
 
-def _raw(header: list[str], rows: list[list[str]], where: str) -> Iterator[tuple[str, _Metrics]]:
+def _raw(header: list[str], rows: list[list[str]], where: str) -> Iterator[_Found]:
     """Launches of the wide form, whose first row holds the units."""
     kernel, identity = header.index(KERNEL), header.index("ID")
     if not rows or rows[0][identity].strip():
@@ -122,10 +136,13 @@ def _raw(header: list[str], rows: list[list[str]], where: str) -> Iterator[tuple
     units = rows[0]
     for row in rows[1:]:
         names = zip(header, units, row, strict=True)
-        yield row[kernel], {name: (unit, value) for name, unit, value in names}
+        metrics = {name: (unit, value) for name, unit, value in names}
+        yield row[kernel], _mark_in(header, row), metrics
 
 
-def _launch(name: str, metrics: _Metrics, table: KernelTable, where: str) -> Launch:
+def _launch(
+    name: str, mark: Mark | None, metrics: _Metrics, table: KernelTable, where: str
+) -> Launch:
     def value(names: Sequence[str]) -> float | None:
         for metric in names:
             if metric in metrics:
@@ -145,6 +162,8 @@ def _launch(name: str, metrics: _Metrics, table: KernelTable, where: str) -> Lau
         dram_bytes=next((b for n in _DRAM_BYTES if (b := all_of(n)) is not None), None),
         flops=_flops(metrics, value),
         stalls_pct=_stalls(metrics, where),
+        size=mark.size if mark else None,
+        phase=mark.phase if mark else None,
         **{key: value(names) for key, names in _PERCENT.items()},
     )
 
