@@ -70,6 +70,16 @@ def test_marks_in_one_place_share_a_label() -> None:
     assert mark["label"].startswith(f"cap {view.cap} · KV full: {view.cap}")
 
 
+def test_labels_of_marks_side_by_side_stand_at_different_heights() -> None:
+    places = []
+    for slo in ("tpot=9ms", "tpot=11ms", "tpot=11.5ms", "tpot=12ms", "tpot=20ms"):
+        rows = mark_rows(asked(slo))
+        places += [(a, b) for i, a in enumerate(rows) for b in rows[:i]]
+    near = [(a, b) for a, b in places if 1 / 1.35 < a["batch"] / b["batch"] < 1.35]
+    assert near
+    assert all(a["level"] != b["level"] for a, b in near)
+
+
 def test_the_causes_of_a_step_sum_to_its_time() -> None:
     view = asked()
     rows = series(view)["steps"]

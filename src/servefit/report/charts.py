@@ -33,6 +33,12 @@ PART_COLOURS = {
     "freed": GREEN,
     "not given to the engine": "#DDE2E8",
 }
+#: By level of a mark, where its label stands: along the rule, and left or right of it.
+LABEL_PLACES: tuple[tuple[Any, Mapping[str, Any]], ...] = (
+    ("height", {"align": "left", "dx": 5, "baseline": "bottom", "dy": -3}),
+    (0, {"align": "right", "dx": -5, "baseline": "top", "dy": 4}),
+    ({"expr": "height / 2"}, {"align": "center", "baseline": "top", "dy": 4}),
+)
 BATCH = "requests running at once (batch)"
 
 
@@ -132,7 +138,7 @@ def _extent() -> Any:
 
 
 def _marks(ink: Ink) -> list[Any]:
-    """Vertical rules with a label along each; the recommended cap stands out."""
+    """Vertical rules with a label along each, of near ones at different heights."""
     kinds = {"cap": ORANGE, "limit": ink.limit, "knee": GREEN}
     scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
     colour = alt.Color("kind:N", scale=scale, legend=None)
@@ -146,10 +152,13 @@ def _marks(ink: Ink) -> list[Any]:
             legend=None,
         ),
     )
-    labels = marks.mark_text(
-        angle=270, align="left", baseline="bottom", dx=5, dy=-3, fontSize=11, fontWeight="bold"
-    ).encode(x=batch_axis(), y=alt.value("height"), text="label:N", color=colour)
-    return [rules, labels]
+    labels = [
+        marks.transform_filter(f"datum.level % {len(LABEL_PLACES)} === {level}")
+        .mark_text(angle=270, fontSize=11, fontWeight="bold", **place)
+        .encode(x=batch_axis(), y=alt.value(y), text="label:N", color=colour)
+        for level, (y, place) in enumerate(LABEL_PLACES)
+    ]
+    return [rules, *labels]
 
 
 def _slo(name: str, y: alt.Y, ink: Ink) -> list[Any]:

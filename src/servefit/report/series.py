@@ -28,6 +28,8 @@ LATENCY_COLUMNS: Mapping[str, tuple[str, float]] = {
 }
 #: Marks that lie so near each other share a label.
 SAME_PLACE = 1.04
+#: Labels of marks that lie nearer than this would overlap side by side.
+SIDE_BY_SIDE = 1.35
 #: Lengths that differ by less are those asked about.
 SAME_LENGTH = 0.02
 
@@ -107,7 +109,10 @@ def measured_rows(view: View, observations: Observations) -> list[Row]:
 
 
 def mark_rows(view: View) -> list[Row]:
-    """Vertical marks: the recommended cap, what limits the batch, and the knee."""
+    """Vertical marks: the recommended cap, what limits the batch, and the knee.
+
+    From the left; labels of one ``level`` do not overlap.
+    """
     curve = view.problem.curve
     marks: list[tuple[float, str, str]] = []
     if view.cap is not None:
@@ -133,7 +138,12 @@ def mark_rows(view: View) -> list[Row]:
             rows.append({"batch": batch, "kind": kind, "label": label})
         else:
             near["label"] += f" · {label}"
-    return rows
+    placed: list[Row] = []
+    for row in sorted(rows, key=lambda row: float(row["batch"])):
+        taken = {r["level"] for r in placed if _ratio(r["batch"], row["batch"]) < SIDE_BY_SIDE}
+        level = next(level for level in range(len(rows)) if level not in taken)
+        placed.append({**row, "level": level})
+    return placed
 
 
 def _ratio(a: float, b: float) -> float:
