@@ -233,12 +233,22 @@ def test_the_quietest_steps_are_the_fastest_of_each_batch(tmp_path):
         ('"Total Time (ns)","Instances","Name"\n"many","1","k"\n', "'many' is no number"),
         ('"Total Time (ns)","Instances","Name"\n"-5","1","k"\n', "0 or more"),
         ('"Total Time (ns)","Instances","Name"\n"5","1"\n', "row 1 has 2 cells"),
+        (b.nsys_summary().rstrip()[:-9], r"cut off\?\): unexpected end"),
+        (b.ncu_details({"Duration": ("us", "-3")}), "Duration = -3: must be at least 0"),
+        (b.ncu_raw({"gpu__time_duration.sum": ("us", "-3")}), "sum = -3: must be at least 0"),
+        (b.ncu_details({"DRAM Throughput": ("%", "1966")}), "= 1966 %: is above 150 %"),
+        ('[{"ph": "X", "name": "aten::mm", "ts": 1, "dur": -5}]', "event 0: dur = -5"),
     ],
 )
 def test_malformed_files_are_told_in_one_line(tmp_path, content, message):
     with pytest.raises(ServefitError, match=message) as error:
         read(tmp_path, content)
     assert "\n" not in str(error.value)
+
+
+def test_a_share_of_a_peak_may_pass_100_percent_by_a_little(tmp_path):
+    (launch,) = read(tmp_path, b.ncu_details({"L2 Hit Rate": ("%", "101.3")})).launches
+    assert launch.l2_hit_pct == 101.3
 
 
 def test_an_unknown_unit_is_named(tmp_path):

@@ -34,17 +34,18 @@ def read_table(
     """Header and rows, without what is above, blank lines, and ncu's own lines ``==...==``.
 
     Raises:
-        ServefitError: no line is a header; a row has another number of cells than it.
+        ServefitError: no line is a header; a row has another number of cells than it; the text ends
+            within quotes.
     """
     lines = text.splitlines()[header_row(text, is_header) or 0 :]
     try:
         rows = [
             row
-            for row in csv.reader(line for line in lines if not line.startswith("=="))
+            for row in csv.reader((x for x in lines if not x.startswith("==")), strict=True)
             if any(cell.strip() for cell in row)
         ]
     except csv.Error as error:
-        raise ServefitError(f"{where}: is a broken CSV file: {error}") from None
+        raise ServefitError(f"{where}: is a broken CSV file (cut off?): {error}") from None
     header = [cell.strip() for cell in rows[0]] if rows else []
     if not is_header(header):
         raise ServefitError(f"{where}: its header is broken")

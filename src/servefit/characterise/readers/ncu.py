@@ -59,6 +59,8 @@ _PERCENT: Mapping[str, tuple[str, ...]] = {
         "Achieved Occupancy",
     ),
 }
+#: Shares of a peak pass 100 % by a little, as counters are read in several passes; by no more.
+MAX_PCT = 150.0
 #: SASS instructions of a thread -> FLOPs each; a half-precision one works on two numbers.
 _SASS = {
     f"{prefix}{op}": flops * width
@@ -232,10 +234,18 @@ def _si(metric: str, unit: str, text: str, where: str) -> float | None:
     """A metric's value in SI units (bytes, seconds, hertz, %); ``None`` for n/a.
 
     Raises:
-        ServefitError: no number, or a unit that is not known.
+        ServefitError: no number, a negative one, a percentage far above 100, or an unknown unit.
     """
     value = number(text, f"{where}: {metric}")
-    return None if value is None else value * _factor(unit.strip(), metric, where)
+    if value is None:
+        return None
+    if value < 0:
+        raise ServefitError(f"{where}: {metric} = {value:g}: must be at least 0")
+    if unit.strip() == "%" and value > MAX_PCT:
+        raise ServefitError(
+            f"{where}: {metric} = {value:g} %: is above {MAX_PCT:g} %: a lost decimal point?"
+        )
+    return value * _factor(unit.strip(), metric, where)
 
 
 def _factor(unit: str, metric: str, where: str) -> float:

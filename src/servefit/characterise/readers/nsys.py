@@ -152,6 +152,8 @@ class _Export:
                 f"SELECT {kind}, start, end, {process}, correlationId FROM {table}"
             )
             for code, start, end, *call in rows:
+                if start is None or end is None or end < start:
+                    raise ServefitError(f"{self._where}: a {what} ends before it starts")
                 name = f"[CUDA {what} {_COPIES.get(code, '')}".strip() + "]"
                 yield name, (end - start) / 1e9, launched.get(tuple(call), start)
 

@@ -68,11 +68,13 @@ def _spans(events: Iterable[Any], where: str) -> Iterator[_Event]:
         name = event.get("name")
         if start is None or duration is None or not isinstance(name, str):
             raise ServefitError(f"{where}: event {number}: needs a name, and numbers ts and dur")
+        if duration < 0:
+            raise ServefitError(f"{where}: event {number}: dur = {duration:g}: must be at least 0")
         arguments = event.get("args")
         correlation = arguments.get("correlation") if isinstance(arguments, dict) else None
         yield _Event(
             start,
-            start + max(0.0, duration),
+            start + duration,
             name,
             str(event.get("cat", "")),
             (str(event.get("pid")), str(event.get("tid"))),
