@@ -15,7 +15,7 @@ demo: $(DEMO)/.installed
 
 test: lint types layers unit
 
-# The what-if page in Debian's chromium: apt-get install chromium chromium-driver.
+# The what-if page in Debian's chromium: apt-get install chromium.
 test-browser: $(VENV)/.browser
 	$(BIN)/pytest -q tests/browser
 
