@@ -191,9 +191,21 @@ def test_a_point_cut_off_by_the_campaign_s_end_is_left_for_the_next_run(
     with Journal(path) as journal:
         cut = Campaign(Target(stub.url), journal, options, display)
         assert run(cut.run(POINTS[:1])) == []
-        assert cut.out_of_time
+        assert (cut.out_of_time, cut.missing) == (True, POINTS[:1])
     rows, _ = campaign(path, Target(stub.url), POINTS[:1])
     assert [r["status"] for r in rows] == ["ok"]
+
+
+def test_what_was_measured_before_is_not_missing_when_the_time_is_up(
+    stub: Stub, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    campaign(path, Target(stub.url), POINTS[3:])
+    options = Options(limits=Limits(1e-9, 60.0, 5.0), max_time_s=0.7)
+    with Journal(path) as journal:
+        late = Campaign(Target(stub.url), journal, options, Quiet())
+        run(late.run([POINTS[0], POINTS[3]]))
+    assert late.missing == [POINTS[0]]
 
 
 def test_a_server_that_dies_costs_its_points_and_ends(tmp_path: Path) -> None:

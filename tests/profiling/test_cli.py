@@ -109,6 +109,15 @@ def test_failed_points_exit_1_and_tell_the_reason(
     assert "HTTP 500" in out
 
 
+def test_a_point_that_the_time_cuts_off_is_missing_and_exits_1(stub: Stub, servefit: Run) -> None:
+    stub.script(step_s=0.05)
+    slow = ["--precision", "0.01", "--max-point-time", "60", "--max-time", "1"]
+    code, out, err = servefit("profile", stub.url, *LOAD, *slow)
+    assert code == 1
+    assert "Nothing was missing" not in out
+    assert "--max-time is up; missing: 2 in flight, 8+8 tokens; the same" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -89,7 +89,8 @@ def command(
     Each point holds a number of requests in flight (or an arrival rate) with random prompts of
     exact lengths, waits for a steady state, and ends when throughput and latency are known well
     enough. A row is appended as soon as its point is done; the same command again continues with
-    what is missing. `servefit fit` takes the file as it is. The exit status is 1 if a point failed.
+    what is missing. `servefit fit` takes the file as it is. The exit status is 1 if a point failed
+    or --max-time was up before the last one.
 
     LEN is a number of tokens, uniform:LOW:HIGH or lognormal:MEAN:CV.
 
@@ -114,11 +115,12 @@ def command(
     options = options_of(shared)
     offline = shared["engine"] == VLLM_OFFLINE
     target = None if offline else target_of(url, shared)
+    late = False
     if auto is not None:
         if target is None:
             raise ServefitError(f"--auto and --engine {VLLM_OFFLINE}: name the points")
         loads = items(input_tokens), items(output_tokens), items(batch)
-        rows = _run_auto(auto, loads, target, options, output, one_setting(sets), shared)
+        rows, late = _run_auto(auto, loads, target, options, output, one_setting(sets), shared)
     else:
         points = _points(
             plan,
@@ -134,7 +136,7 @@ def command(
         if target is None:
             rows = profile_offline(url, points, options, output, shared, dry_run=dry_run)
         else:
-            rows = _run(points, target, options, output, dry_run=dry_run)
+            rows, late = _run(points, target, options, output, dry_run=dry_run)
     if as_json:
         common.echo_json(rows)
     elif rows:
@@ -142,9 +144,9 @@ def command(
         good = sum(row["status"] == "ok" for row in rows)
         then = f"; next, `servefit fit {output} -o fit.json`" if good else ""
         click.echo(f"{good} of {len(rows)} points measured, rows added to {output}{then}")
-    elif not dry_run:
+    elif not dry_run and not late:
         click.echo(f"Nothing was missing in {output}.")
-    if any(row["status"] != "ok" for row in rows):
+    if late or any(row["status"] != "ok" for row in rows):
         sys.exit(1)
 
 
@@ -163,20 +165,21 @@ def _points(plan: str | None, **cross_of: Any) -> list[Point]:
 
 def _run(
     points: Sequence[Point], target: Target, options: Options, output: str, *, dry_run: bool
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], bool]:
+    """The rows, and whether the time was up before the last point."""
     from servefit.cli.profile_display import ConsoleDisplay
     from servefit.cli.profile_run import run_loop
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
 
     if dry_run:
-        return run_loop(_look(points, target, options))
+        return run_loop(_look(points, target, options)), False
     display = ConsoleDisplay(common.console(stderr=True))
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
         rows = run_loop(campaign.run(points))
     say_if_late(campaign)
-    return rows
+    return rows, campaign.out_of_time
 
 
 def _run_auto(
@@ -187,8 +190,8 @@ def _run_auto(
     output: str,
     setting: tuple[tuple[str, str], ...],
     shared: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """Points chosen by what they teach."""
+) -> tuple[list[dict[str, Any]], bool]:
+    """Points chosen by what they teach; the rows, and whether the time was up before it ended."""
     from servefit.cli.profile_display import ConsoleDisplay
     from servefit.cli.profile_run import run_loop
     from servefit.profiling.campaign import Campaign
@@ -200,13 +203,18 @@ def _run_auto(
         campaign = Campaign(target, journal, options, display)
         rows = run_loop(campaign.run_adaptively(chooser, setting))
     say_if_late(campaign)
-    return rows
+    return rows, campaign.out_of_time
 
 
 def say_if_late(campaign: Campaign) -> None:
-    """Say that a campaign has not come to its end."""
-    if campaign.out_of_time:
-        click.echo("servefit: --max-time is up; the same command again continues", err=True)
+    """Say that a campaign has not come to its end, and what is missing."""
+    if not campaign.out_of_time:
+        return
+    left = [point.label for point in campaign.missing]
+    what = f"; missing: {left[0]}" if left else ""
+    if len(left) > 1:
+        what += f" and {len(left) - 1} more"
+    click.echo(f"servefit: --max-time is up{what}; the same command again continues", err=True)
 
 
 async def _look(points: Sequence[Point], target: Target, options: Options) -> list[dict[str, Any]]:

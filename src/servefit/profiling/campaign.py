@@ -24,7 +24,7 @@ from servefit.profiling.plan import Point, in_order
 from servefit.profiling.record import Record
 from servefit.profiling.rows import failure_row, measured_row
 from servefit.profiling.server import Server
-from servefit.profiling.session import Session, Target, open_session
+from servefit.profiling.session import Session, Settings, Target, open_session
 from servefit.runs.schema import SCHEMA_VERSION
 
 #: Pause before the first retry of a point; doubled for each further one.
@@ -91,6 +91,7 @@ class Campaign:
     Attributes:
         target, journal, options, display: see there.
         out_of_time: it ended before it was through.
+        missing: points that were then left for the next run, where they were named beforehand.
         give_up_s: when it will end, by ``time.perf_counter``.
     """
 
@@ -99,7 +100,10 @@ class Campaign:
     options: Options
     display: Display
     out_of_time: bool = False
+    missing: Sequence[Point] = ()
     give_up_s: float = math.inf
+    _whom: dict[Settings, str] = field(default_factory=dict)
+    _tried: set[Point] = field(default_factory=set)
 
     async def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
         """Measure what the journal lacks of ``points``; returns the rows added.
@@ -121,8 +125,17 @@ class Campaign:
             for group in groups:
                 await self._group(group[0].settings, _each(group))
 
-        self.display.begin(ordered, [p for p in ordered if p not in set(itertools.chain(*groups))])
-        return await self._within_time(work())
+        done = [p for p in ordered if p not in set(itertools.chain(*groups))]
+        self.display.begin(ordered, done)
+        rows = await self._within_time(work())
+        if self.out_of_time:
+            unknown = self.target.identity()
+            left = [p for p in ordered if p not in self._tried]
+            self.missing = [
+                p for p in left if self._missing([p], self._whom.get(p.settings, unknown))
+            ]
+            self.out_of_time = bool(self.missing)  # not if its time ended with its last point
+        return rows
 
     async def run_adaptively(
         self, choose: Chooser, settings: tuple[tuple[str, str], ...] = ()
@@ -164,7 +177,7 @@ class Campaign:
                     report=self.display.progress,
                 ) as session:
                     self.display.server(session.server)
-                    whom = self.target.identity(session.server)
+                    whom = self._whom[settings] = self.target.identity(session.server)
                     while self.remaining_s > 0:
                         if point is None:
                             point, attempt = choose(session.server, whom, self.journal.rows), 0
@@ -245,6 +258,7 @@ class Campaign:
             "servefit_version": servefit.__version__,
         }
         self.journal.append(row)
+        self._tried.add(point)
         self.display.row(point, row)
 
     def _save_requests(self, key: str, records: Sequence[Record]) -> None:
