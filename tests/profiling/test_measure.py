@@ -410,3 +410,19 @@ def test_only_time_with_a_request_in_flight_counts_as_waiting() -> None:
     assert load.waiting_since_s == 95.0
     load.in_flight[1].last_token_s = 110.0
     assert load.waiting_since_s == 110.0
+
+
+@pytest.mark.parametrize(("in_flight", "said"), [(8.0, False), (7.7, False), (7.5, True)])
+def test_a_closed_loop_that_did_not_hold_its_load_says_so(in_flight: float, said: bool) -> None:
+    done = Record(Ask(1, 2), 0.0, sent_s=0.0, first_token_s=0.5, last_token_s=0.9, output_tokens=2)
+    result = Measurement(
+        window=Window(0.0, 1.0, [done], [], in_flight, 0.0),
+        errors=(0.0, 0.0),
+        stopped_by="precision",
+        warmup_s=0.0,
+        metrics=Metrics(),
+        lag_s=[],
+        records=[done],
+    )
+    row = measured_row(point(8), Server("m"), result)
+    assert ("load_not_held: 7.5 of 8 in flight on average" in row["flags"]) == said

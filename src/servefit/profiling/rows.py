@@ -24,6 +24,9 @@ MAX_CACHED_SHARE = 0.02
 #: So small a share of the requests in flight may show as waiting without there being a queue, in
 #: at least so many samples.
 MAX_WAITING_SHARE, MIN_GAUGE_SAMPLES = 0.05, 5
+#: A closed loop whose mean load is below this share of what was asked, by pauses after failures,
+#: measures another load.
+MIN_HELD_SHARE = 0.95
 #: Client and server disagree beyond these relative differences.
 MAX_TOKEN_DIFFERENCE, MAX_RUNNING_DIFFERENCE = 0.1, 0.15
 
@@ -252,6 +255,8 @@ def _flags(point: Point, server: Server, m: Measurement) -> Iterable[str]:
         yield f"failed_{kind}: {sum(r.error == kind for r in m.window.failed)}"
     if point.concurrency is None and m.window.growth > max(2.0, 0.2 * m.window.in_flight):
         yield f"not_steady: in flight grew by {m.window.growth:.0f} over the window"
+    if point.concurrency is not None and m.window.in_flight < MIN_HELD_SHARE * point.concurrency:
+        yield f"load_not_held: {m.window.in_flight:.3g} of {point.concurrency} in flight on average"
     if m.metrics.delta.get("preemptions", 0) > 0:
         yield "preempted"
     asked, cached = (m.metrics.delta.get(f"cache_{name}", 0.0) for name in ("queries", "hits"))
