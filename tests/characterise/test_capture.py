@@ -10,7 +10,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from servefit.characterise import capture as capture_module
-from servefit.characterise.capture import capture, mark_of, outer_command, write_description
+from servefit.characterise.capture import (
+    capture,
+    check_one_process,
+    mark_of,
+    outer_command,
+    start,
+    write_description,
+)
 from servefit.characterise.classify import load_kernel_table
 from servefit.characterise.marks import Mark, read_mark
 from servefit.characterise.readers import read_profile
@@ -147,6 +154,44 @@ def test_the_commands_of_nsights_tools_wrap_ours():
     assert "--capture-range=cudaProfilerApi" in nsys
     assert "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum" in ncu[ncu.index("--metrics") + 1]
     assert ncu[1:3] == ["--profile-from-start", "off"]
+
+
+@pytest.fixture
+def path(monkeypatch, tmp_path):
+    """Stand-ins on PATH, which keep the words they were started with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(name: str, status: int) -> None:
+        tool = folder / name
+        tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\nexit {status}\n')
+        tool.chmod(0o755)
+
+    return add
+
+
+def test_a_tool_on_path_is_started(path, tmp_path):
+    path("ncu", 0)
+    start("ncu", str(tmp_path / "out"), ["characterise", "--batch", "2"])
+    words = (tmp_path / "words").read_text()
+    assert words.startswith("--profile-from-start off")
+    assert words.rstrip().endswith("-m servefit characterise --batch 2")
+    assert (tmp_path / "out").is_dir()
+
+
+def test_a_tool_that_fails_or_is_absent_is_named(path, tmp_path):
+    path("nsys", 3)
+    with pytest.raises(ServefitError, match="--profiler nsys: ended with status 3"):
+        start("nsys", str(tmp_path), [])
+    with pytest.raises(ServefitError, match=r"ncu is not on PATH.* by --dry-run"):
+        start("ncu", str(tmp_path), [])
+
+
+def test_engines_of_several_processes_are_refused():
+    check_one_process({"tensor_parallel_size": 1, "pipeline_parallel_size": None})
+    with pytest.raises(ServefitError, match=r"tensor_parallel_size = 2: .* others"):
+        check_one_process({"tensor_parallel_size": 2})
 
 
 def test_what_was_run_lies_beside_the_traces(tmp_path):

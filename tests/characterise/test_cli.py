@@ -188,6 +188,14 @@ def test_a_dry_run_prints_the_command_of_nsights_tools(tool, monkeypatch):
     )
     assert "--engine vllm-offline" in command
     assert "--dry-run" not in command
+    assert command.endswith("--under-profiler"), "or it would start the tool again"
+
+
+def test_a_nsight_tool_that_is_absent_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServefitError, match="nsys is not on PATH"):
+        invoke("characterise", *CAPTURE[:-1], "--profiler", "nsys", "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -197,6 +205,8 @@ def test_a_dry_run_prints_the_command_of_nsights_tools(tool, monkeypatch):
         (("--dry-run",), "is of a capture"),
         (("--engine", "vllm-offline"), "--engine: needs --model"),
         ((*CAPTURE, "--set", "eager"), "expected NAME=VALUE"),
+        ((*CAPTURE, "--tensor-parallel-size", "2"), "tensor_parallel_size = 2"),
+        ((*CAPTURE, "--set", "tensor_parallel_size=4"), "tensor_parallel_size = 4"),
         (("/absent@1,2,3",), "/absent: cannot be read"),
         (("/absent@1,2",), "'1,2': expected BATCH,INPUT,OUTPUT"),
         (("/absent", "--at", "1,2,3,both"), "expected BATCH,INPUT,OUTPUT"),

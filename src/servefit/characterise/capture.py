@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -187,6 +188,45 @@ def outer_command(profiler: Profiler, folder: str, arguments: Sequence[str]) -> 
         f"{folder}/ncu",
         *inner,
     ]
+
+
+def start(profiler: Profiler, folder: str, arguments: Sequence[str]) -> None:
+    """Run ``servefit`` with these arguments under nsys or ncu, to its end.
+
+    Raises:
+        ServefitError: the tool is not on PATH, does not start, or fails; the folder cannot be made.
+    """
+    if shutil.which(profiler) is None:
+        raise ServefitError(
+            f"--profiler {profiler}: {profiler} is not on PATH: install it, use --profiler torch, "
+            "or print the command for another machine by --dry-run"
+        )
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        code = subprocess.run(outer_command(profiler, folder, arguments), check=False).returncode
+    except OSError as error:
+        raise ServefitError(
+            f"--profiler {profiler}: cannot be started in {folder} ({error.strerror})"
+        ) from None
+    if code:
+        raise ServefitError(
+            f"--profiler {profiler}: ended with status {code}: see its output above"
+        )
+
+
+def check_one_process(engine_arguments: Mapping[str, Any]) -> None:
+    """Refuse engines of several processes: a profiler of this one sees no kernel of theirs.
+
+    Raises:
+        ServefitError: a parallel size is above 1.
+    """
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        size = engine_arguments.get(name)
+        if isinstance(size, int) and size > 1:
+            raise ServefitError(
+                f"{name} = {size}: a capture marks and profiles the steps of one process, and "
+                "vLLM's workers would be others: capture with 1"
+            )
 
 
 def export_command(profiler: Profiler, folder: str) -> str:

@@ -79,8 +79,9 @@ _PART = re.compile(r"(?P<size>\d+,\d+,\d+)(?:,(?P<phase>prefill|decode))?", re.A
     type=click.Choice(["torch", "nsys", "ncu"]),
     default="torch",
     show_default=True,
-    help="torch writes traces by itself; nsys and ncu start this command, see --dry-run.",
+    help="torch writes traces by itself; nsys and ncu are started around this command.",
 )
+@click.option("--under-profiler", is_flag=True, hidden=True)
 @click.option(
     "--last-steps",
     type=click.IntRange(1),
@@ -212,6 +213,7 @@ def _capture(
         last_steps=options["last_steps"],
         max_point_s=options["max_point_time"],
         dry_run=dry_run,
+        started=options["under_profiler"],
     )
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from servefit.characterise.capture import Profiler
     from servefit.characterise.run import Size
 
+#: The option of the command that nsys or ncu runs.
+STARTED = "--under-profiler"
+
 
 def capture_traces(
     sizes: Sequence[Size],
@@ -28,18 +31,23 @@ def capture_traces(
     last_steps: int,
     max_point_s: float,
     dry_run: bool,
+    started: bool,
 ) -> list[Path]:
     """Run the batches under a profiler; the traces written (none under nsys, ncu, or dry).
+
+    ``started`` says that nsys or ncu runs this process already; else it is started here.
 
     Raises:
         ServefitError: as `servefit.characterise.capture.capture`; vLLM does not start.
     """
     from servefit.characterise.capture import (
         capture,
+        check_one_process,
         export_command,
         machine_path,
         measure_machine,
         outer_command,
+        start,
         write_description,
     )
     from servefit.offline.campaign import OfflineTarget, load_vllm
@@ -56,15 +64,20 @@ def capture_traces(
         for size in sizes
     ]
     engine_arguments = target.engine_arguments(points)
+    check_one_process(engine_arguments)
+    inner = [*(argument for argument in sys.argv[1:] if argument != "--dry-run"), STARTED]
     if dry_run:
         for name, value in engine_arguments.items():
             click.echo(f"{name} = {value}", err=True)
         for size in sizes:
             click.echo(size.label, err=True)
         if profiler != "torch":
-            inner = [argument for argument in sys.argv[1:] if argument != "--dry-run"]
             click.echo(shlex.join(outer_command(profiler, folder, inner)))
             click.echo(export_command(profiler, folder))
+        return []
+    if profiler != "torch" and not started:
+        start(profiler, folder, inner)
+        click.echo(f"export the report by: {export_command(profiler, folder)}", err=True)
         return []
     write_description(folder, model, {}, sizes)
     engine = load_vllm(target, engine_arguments)
