@@ -117,6 +117,27 @@ def test_every_row_that_was_refused_is_named(
     assert "runs.csv, row 16 refused: e2e_mean_s = -3" in path.read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_runs_that_were_not_in_the_fit_are_counted(
+    run: Run, runs: Path, calibration: Path, tmp_path: Path
+) -> None:
+    def report() -> str:
+        path = tmp_path / "r.html"
+        question = (calibration, "--runs", runs, "--model", SMALL, *LENGTHS, "-o", path)
+        assert run("report", *question).status == 0
+        return path.read_text()
+
+    assert "not in the fit" not in report()
+    lines = runs.read_text().splitlines()
+    runs.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
+    assert "not in the fit" not in report()
+    cells = lines[-1].split(",")
+    at = lines[0].split(",").index("e2e_mean_s")
+    cells[at] = f"{float(cells[at]) * 1.1:.6g}"
+    runs.write_text("\n".join([lines[0], ",".join(cells), *lines[3:]]) + "\n")
+    assert "1 of these 15 runs was not in the fit." in report()
+
+
 def test_single_figures(run: Run, calibration: Path, tmp_path: Path) -> None:
     folder = tmp_path / "figures"
     question = (calibration, "--model", SMALL, *LENGTHS, "--format", "svg", "-o", folder)

@@ -14,12 +14,16 @@ from servefit.laws.intervals import intervals
 from servefit.laws.slim import PARAMETERS, Slim
 from servefit.laws.step import StepLaw
 from servefit.laws.step.parameters import PRIORS
+from servefit.laws.support import fingerprint
 from servefit.plain import to_plain
+from servefit.points import FloatArray
 
 #: Confidences of the central intervals whose coverage is counted.
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 #: The normal quantile of a central interval of 90 %.
 Z = 1.645
+#: Relative errors nearer than this are those of one run.
+SAME_ERROR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,13 @@ class Goodness:
         rows: one a run: row, model, batch, measured and predicted tokens/s, error in percent.
         mape_pct: mean absolute percentage error of throughput.
         coverage: of its intervals, by confidence; empty where these are unknown.
+        unseen: how many of the runs the calibration was not fitted on.
     """
 
     rows: list[dict[str, Any]]
     mape_pct: float
     coverage: tuple[Coverage, ...]
+    unseen: int
 
 
 def goodness(calibration: Calibration, observations: Observations) -> Goodness:
@@ -75,7 +81,21 @@ def goodness(calibration: Calibration, observations: Observations) -> Goodness:
         rows=[dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)],
         mape_pct=float(np.mean(np.abs(error))),
         coverage=tuple(covered),
+        unseen=_unseen(calibration, observations, error),
     )
+
+
+def _unseen(calibration: Calibration, observations: Observations, error_pct: FloatArray) -> int:
+    """How many runs have an error that none of the calibration's training rows has.
+
+    Row numbers do not tell: another choice of files or rows has others.
+    """
+    if fingerprint(observations) == calibration.runs_fingerprint:
+        return 0
+    # An error of 100 (p / m - 1) percent is a residual (m - p) / m.
+    trained = np.array([residual.relative for residual in calibration.residuals])
+    same = np.abs(error_pct[:, None] / 100 + trained) < SAME_ERROR
+    return int(np.count_nonzero(~same.any(axis=1)))
 
 
 def residual_rows(calibration: Calibration) -> list[dict[str, Any]]:

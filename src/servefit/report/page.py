@@ -158,7 +158,16 @@ def _fit(fit: Goodness | None) -> dict[str, Any] | None:
         (f"{100 * c.confidence:g} %", f"{c.count} of {c.of} ({c.count / c.of:.0%})")
         for c in fit.coverage
     ]
-    return {"rows": len(fit.rows), "mape": f"{fit.mape_pct:.1f} %", "coverage": coverage}
+    unseen = ""
+    if fit.unseen:
+        verb = "was" if fit.unseen == 1 else "were"
+        unseen = f"{fit.unseen} of these {len(fit.rows)} runs {verb} not in the fit."
+    return {
+        "rows": len(fit.rows),
+        "unseen": unseen,
+        "mape": f"{fit.mape_pct:.1f} %",
+        "coverage": coverage,
+    }
 
 
 def _parameter(row: dict[str, Any]) -> dict[str, Any]:
