@@ -251,6 +251,13 @@ def test_a_share_of_a_peak_may_pass_100_percent_by_a_little(tmp_path):
     assert launch.l2_hit_pct == 101.3
 
 
+def test_stalls_in_percent_of_cycles_may_pass_100(tmp_path):
+    name = "smsp__average_warps_issue_stalled_{}_per_issue_active.pct".format
+    metrics = {name("wait"): ("%", "300"), name("barrier"): ("%", "900")}
+    (launch,) = read(tmp_path, b.ncu_raw(metrics)).launches
+    assert launch.stalls_pct == {"wait": 25, "barrier": 75}
+
+
 def test_an_unknown_unit_is_named(tmp_path):
     with pytest.raises(ServefitError, match="Duration: unit 'fortnight' is not known"):
         read(tmp_path, b.ncu_details({"Duration": ("fortnight", "1")}))

@@ -59,7 +59,8 @@ _PERCENT: Mapping[str, tuple[str, ...]] = {
         "Achieved Occupancy",
     ),
 }
-#: Shares of a peak pass 100 % by a little, as counters are read in several passes; by no more.
+_SHARES = frozenset(name for names in _PERCENT.values() for name in names)
+#: Shares pass 100 % by a little, as counters are read in several passes; by no more. Stalls may.
 MAX_PCT = 150.0
 #: SASS instructions of a thread -> FLOPs each; a half-precision one works on two numbers.
 _SASS = {
@@ -234,14 +235,14 @@ def _si(metric: str, unit: str, text: str, where: str) -> float | None:
     """A metric's value in SI units (bytes, seconds, hertz, %); ``None`` for n/a.
 
     Raises:
-        ServefitError: no number, a negative one, a percentage far above 100, or an unknown unit.
+        ServefitError: no number, a negative one, a share far above 100 %, or an unknown unit.
     """
     value = number(text, f"{where}: {metric}")
     if value is None:
         return None
     if value < 0:
         raise ServefitError(f"{where}: {metric} = {value:g}: must be at least 0")
-    if unit.strip() == "%" and value > MAX_PCT:
+    if metric in _SHARES and value > MAX_PCT:
         raise ServefitError(
             f"{where}: {metric} = {value:g} %: is above {MAX_PCT:g} %: a lost decimal point?"
         )
