@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 import pytest
 
 from servefit.laws import get_law
-from servefit.study import bca, bca_tables, economy
+from servefit.study import bca, bca_tables, economy, published
 from servefit.study.bca import Measured
 from servefit.study.bench import Bench
 from servefit.study.curves import at, knee, landmarks
+from servefit.study.plots import decisions as plots
 from servefit.study.settings import BcaPlan, EconomyPlan, Target
 
 from .conftest import CAPS, MODELS, e2e_s
@@ -106,6 +109,41 @@ def test_training_curves_are_added_smallest_first(
     assert 0 < cell["retained_pct"] <= 100
 
 
+def test_the_papers_map_stands_beside_ours(bench: Bench, curves: dict[str, Measured]) -> None:
+    target = replace(PLAN.target[0], paper="OL-512")
+    plan = replace(PLAN, laws=("slim",), epsilons=(0.1, 0.15), target=(target,))
+    grown, _ = bca.grow(bench, plan, curves, silent)
+    made = bca_tables.sensitivity_table(plan, grown)
+    keys = ("paper_cap", "paper_retained_pct", "paper_saved_gib")
+    printed = {
+        (r["rule"], r["slo_multiple"], r["epsilon"]): tuple(r.get(k) for k in keys)
+        for r in made.rows
+    }
+    assert printed["tolerance", 3, 0.1] == (128, 75.9, 36.1)
+    assert printed["tolerance", 1.5, 0.1] == (64, 57.0, 42.2)
+    # The paper prints neither this epsilon nor the other rule.
+    assert printed["tolerance", 3, 0.15] == printed["efficiency", 3, 0.1] == (None, None, None)
+    assert any("OL-512, of opt-1.3b with 2 input and 512 output" in n for n in made.notes)
+
+
+def test_every_cell_of_the_papers_maps_has_its_numbers() -> None:
+    for figure in published.FIGURE_12:
+        for multiple in published.SLO_MULTIPLES:
+            for epsilon in published.EPSILONS:
+                cap = figure.cap(multiple, epsilon)
+                assert cap in figure.retained_pct
+                assert cap in figure.saved_gib
+
+
+def test_the_papers_memory_stands_beside_ours(bench: Bench, curves: dict[str, Measured]) -> None:
+    everything = np.ones(bench.table.frame.height, dtype=bool)
+    fits = {"slim": bench.fit(get_law("slim"), everything)}
+    made = bca_tables.memory_table(PLAN, curves, fits)
+    printed = {str(r["curve"]).split()[0]: r.get("paper_kv_gib") for r in made.rows}
+    assert printed == {"opt-125m": None, "opt-350m": 1.52, "opt-1.3b": 6.09}
+    assert "The paper prints besides: opt-2.7b at cap 128 5.08 GiB of KV" in " ".join(made.notes)
+
+
 def test_memory_splits_the_whole_gpu(bench: Bench, curves: dict[str, Measured]) -> None:
     everything = np.ones(bench.table.frame.height, dtype=bool)
     fits = {"slim": bench.fit(get_law("slim"), everything)}
@@ -142,6 +180,32 @@ def test_economy_is_the_same_every_time_and_counts_points(
     assert refused.mape_pct is None
     table = economy.economy_table(plan, economy.summarise(first), len(some))
     assert [r["points"] for r in table.rows if r["law"] == "step"] == [0, 1, 4, 1, 4, 1, 4, 72]
+
+
+def lines_of(chart: Any) -> list[Any]:
+    """The line layers of a chart, however deep."""
+    if hasattr(chart, "layer"):
+        return [line for layer in chart.layer for line in lines_of(layer)]
+    return [chart] if getattr(chart.mark, "type", chart.mark) == "line" else []
+
+
+def test_the_economys_figure_goes_to_all_points_on_both_axes() -> None:
+    def summary(choice: str, points: int) -> economy.Summary:
+        return economy.Summary("slim", choice, points, 10.0 * points, (1, 2, 3), 80.0, 1.0, 1, 1)
+
+    made = plots.economy([summary("random", 2), summary("random", 8), summary("all", 9)], ["slim"])
+    assert made is not None
+    shown = set()
+    for panel in made.chart.concat:
+        (line,) = lines_of(panel)
+        encoding = line.encoding.to_dict()
+        shown.add((encoding["x"]["field"], encoding["y"]["field"]))
+        assert encoding["order"]["field"] == encoding["x"]["field"]
+        # The designs that were not made have no end.
+        data = next(c.data for c in (line, panel, made.chart) if c.data is not alt.Undefined)
+        drawn = [(r["line"], r["points"]) for r in data.values]
+        assert drawn == [("slim, random", points) for points in (2, 8, 9)]
+    assert shown == {(x, y) for x in ("points", "gpu_s") for y in ("mape", "good")}
 
 
 def test_farthest_points_start_in_the_middle_and_reach_the_corners() -> None:

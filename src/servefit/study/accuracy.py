@@ -1,4 +1,4 @@
-"""Tables II, III, IV and VI: settings, errors of every law, ablation, profiling saved."""
+"""Tables II, III and IV: settings, errors of every law, ablation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from servefit.evaluation import Score
 from servefit.laws import get_law
 from servefit.laws.slim import Slim
-from servefit.points import BoolArray, FloatArray
 from servefit.study import published
 from servefit.study.bench import Bench, place
 from servefit.study.settings import Study
@@ -89,7 +88,13 @@ def settings_table(bench: Bench, splits: Mapping[str, Split]) -> Table:
         Column("train", "trained on"),
         Column("test", "tested on"),
     )
-    return Table("table_2_settings", "Settings on these runs (Table II)", columns, tuple(rows))
+    title = "Settings on these runs (Table II)"
+    return Table("table_2_settings", title, columns, tuple(rows), tuple(_lacking(splits)))
+
+
+def _lacking(splits: Mapping[str, Split]) -> list[str]:
+    """Settings that could be filled in part only, and what they then train on."""
+    return [f"{name}: {what}" for name, split in splits.items() for what in split.lacking]
 
 
 def errors_table(study: Study, bench: Bench, accuracy: Accuracy) -> Table:
@@ -134,7 +139,7 @@ def errors_table(study: Study, bench: Bench, accuracy: Accuracy) -> Table:
         notes += [f"{reason} ({', '.join(names)})" for reason, names in found.items()]
     if any(split.setting.variant for split in accuracy.splits.values()):
         notes.insert(0, "* A variant: reported, and left out of averages")
-    notes += _left_out(bench, accuracy)
+    notes += [*_lacking(accuracy.splits), *_left_out(bench, accuracy)]
     notes += _average_notes(study, accuracy)
     columns = (
         Column("setting", "setting"),
@@ -207,8 +212,8 @@ def _average_notes(study: Study, accuracy: Accuracy) -> list[str]:
     return notes
 
 
-def ablation_table(accuracy: Accuracy) -> Table:
-    """Table IV."""
+def ablation_table(bench: Bench, accuracy: Accuracy) -> Table:
+    """Table IV, with what is known of why ours differs from the paper's."""
     rows = []
     for name, scores in accuracy.ablation.items():
         printed = published.TABLE_IV.get(accuracy.splits[name].setting.paper or "", {})
@@ -235,6 +240,14 @@ def ablation_table(accuracy: Accuracy) -> Table:
         "The paper does not say whether its `w/o dense` drops all of T_d or its architecture term "
         "alone: its number stands beside both"
     )
+    notes.append(published.OTHER_RUNS)
+    notes += [
+        f"{name}: {_contexts(bench, accuracy.splits[name])}: what the KV scan is worth depends on "
+        "how far these lie apart. The paper's figures imply inputs of 2 tokens, where the context "
+        "grows with the output"
+        for name in accuracy.ablation
+        if accuracy.splits[name].reason is None
+    ]
     columns = (
         Column("setting", "setting"),
         Column("without", "SLIM without"),
@@ -248,69 +261,11 @@ def ablation_table(accuracy: Accuracy) -> Table:
     )
 
 
-def run_seconds(bench: Bench) -> FloatArray:
-    """GPU-seconds that measuring each row took: duration (else E2E of a static batch) x GPUs."""
-    duration = bench.table.numbers("duration_s")
-    static = np.isfinite(bench.table.numbers("batch"))
-    e2e = np.where(static, bench.table.numbers("e2e_mean_s"), np.nan)
-    seconds = np.where(np.isfinite(duration), duration, e2e)
-    return np.asarray(seconds * bench.table.numbers("tp"))
-
-
-def savings_table(bench: Bench, splits: Mapping[str, Split]) -> Table:
-    """Table VI: points and profiling time that prediction replaces."""
-    seconds = run_seconds(bench)
-    rows, shares = [], []
-    for name, split in splits.items():
-        paper = published.TABLE_VI.get(split.setting.paper or "", (None, None, None, None))
-        row: dict[str, Any] = {
-            "setting": name + (" *" if split.setting.variant else ""),
-            "paper_points_saved_pct": paper[2],
-            "paper_time_saved_pct": paper[3],
-        }
-        if split.reason is None:
-            profiled, predicted = int(split.train.sum()), int(split.test.sum())
-            spent, saved = _total(seconds, split.train), _total(seconds, split.test)
-            known = spent is not None and saved is not None
-            share = 100 * saved / (spent + saved) if known else None  # type: ignore[operator]
-            row |= {
-                "profiled": profiled,
-                "predicted": predicted,
-                "points_saved_pct": 100 * predicted / (profiled + predicted),
-                "gpu_s_spent": spent,
-                "gpu_s_saved": saved,
-                "time_saved_pct": share,
-            }
-            if share is not None and not split.setting.variant:
-                shares.append(share)
-        rows.append(row)
-    notes = ["Time is the measured duration of the runs, ramp-up and drain included, times GPUs"]
-    if shares:
-        notes.append(
-            f"Mean time saved over settings that are no variant: {np.mean(shares):.1f} % "
-            f"(the paper prints {published.MEAN_TIME_SAVED} %)"
-        )
-    notes += [
-        f"{name}: does not exist on these runs: {split.reason}"
-        for name, split in splits.items()
-        if split.reason
-    ]
-    columns = (
-        Column("setting", "setting"),
-        Column("profiled", "points profiled", 0),
-        Column("predicted", "predicted", 0),
-        Column("points_saved_pct", "points saved, %", 1),
-        Column("gpu_s_spent", "GPU-s spent", 0),
-        Column("gpu_s_saved", "GPU-s saved", 0),
-        Column("time_saved_pct", "time saved, %", 1),
-        Column("paper_points_saved_pct", "paper: points", 1, ""),
-        Column("paper_time_saved_pct", "paper: time", 1, ""),
+def _contexts(bench: Bench, split: Split) -> str:
+    """Mean context of a request over its decode steps, IL + OL / 2, of both parts of a setting."""
+    context = bench.table.numbers("input_tokens") + bench.table.numbers("output_tokens") / 2
+    train, test = (
+        f"{np.nanmin(context[mask]):.0f} to {np.nanmax(context[mask]):.0f}"
+        for mask in (split.train, split.test)
     )
-    title = "Profiling that prediction replaces (Table VI)"
-    return Table("table_6_savings", title, columns, tuple(rows), tuple(notes))
-
-
-def _total(seconds: FloatArray, mask: BoolArray) -> float | None:
-    """Sum over some rows; ``None`` where one is unknown."""
-    total = float(seconds[mask].sum())
-    return total if np.isfinite(total) else None
+    return f"mean context of {train} tokens trained on, {test} tested"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from servefit.memory import (
     Reservation,
     kv_memory,
 )
+from servefit.study import published
 from servefit.study.bca import RULES, Grown, Measured, fully_trained, outcome
-from servefit.study.settings import BcaPlan
+from servefit.study.settings import BcaPlan, Target
 from servefit.study.tables import Column, Table
 
 
@@ -90,6 +91,7 @@ def sensitivity_table(plan: BcaPlan, grown: Sequence[Grown]) -> Table:
             "slo_multiple": multiple,
             "epsilon": epsilon,
             **_cell(each, rule, multiple, epsilon),
+            **_paper_cell(each, rule, multiple, epsilon),
         }
         for law in plan.laws
         for each in fully_trained(grown, law)
@@ -108,10 +110,15 @@ def sensitivity_table(plan: BcaPlan, grown: Sequence[Grown]) -> Table:
         Column("retained_pct", "measured throughput kept, % of peak", 1),
         Column("saved_gib", "KV cache saved, GiB", 2),
         Column("slo_violation_pct", "SLO violated by, %", 1),
+        Column("paper_cap", "paper: cap", 0, ""),
+        Column("paper_retained_pct", "paper: kept, %", 1, ""),
+        Column("paper_saved_gib", "paper: saved, GiB", 1, ""),
     )
     notes = (
         "Saved: KV cache of the largest measured cap less that of the chosen one, all requests at "
         "their end, 2 L D_kv b (IL + OL) each",
+        *_paper_maps(plan),
+        published.OTHER_RUNS,
     )
     title = "Sensitivity to the SLO and to epsilon (Fig. 12)"
     return Table("figure_12_sensitivity", title, columns, tuple(rows), notes, long=True)
@@ -137,6 +144,37 @@ def _cell(each: Grown, rule: Rule, multiple: float, epsilon: float) -> dict[str,
         "saved_gib": saved / GIB,
         "slo_violation_pct": pct(result.violation),
     }
+
+
+def _map_of(target: Target) -> published.HeatMap | None:
+    """The paper's map for a target."""
+    return next((f for f in published.FIGURE_12 if f.target == target.paper), None)
+
+
+def _paper_cell(each: Grown, rule: Rule, multiple: float, epsilon: float) -> dict[str, Any]:
+    """What the paper prints for the cell; its maps are of SLIM and the tolerance rule."""
+    printed = _map_of(each.target)
+    if printed is None or (each.law, rule) != ("slim", "tolerance"):
+        return {}
+    cap = printed.cap(multiple, epsilon)
+    if cap is None:
+        return {}
+    return {
+        "paper_cap": cap,
+        "paper_retained_pct": printed.retained_pct[cap],
+        "paper_saved_gib": printed.saved_gib[cap],
+    }
+
+
+def _paper_maps(plan: BcaPlan) -> list[str]:
+    """Which curve of the paper stands beside each target."""
+    return [
+        f"Beside {target.name}: the paper's {target.paper}, of {printed.model.split('/')[1]} with "
+        f"{printed.input_tokens} input and {printed.output_tokens} output tokens and caps up to "
+        f"{max(printed.caps)}; what is saved is in proportion to both"
+        for target in plan.target
+        if (printed := _map_of(target)) is not None
+    ]
 
 
 def memory_of(measured: Measured) -> KvMemory:
@@ -189,6 +227,7 @@ def memory_table(
                     "freed_gib": None if freed is None else freed / GIB,
                     "other_gib": held.other_bytes / GIB,
                     "outside_gib": held.gpu_memory_bytes * (1 - held.utilization) / GIB,
+                    **(_paper_memory(measured.model.name) if law == "slim" else {}),
                 }
             )
     notes.insert(
@@ -198,6 +237,7 @@ def memory_table(
         f"takes {DEFAULT_UTILIZATION:.0%} of the GPU; other memory is assumed to be "
         f"{ASSUMED_OTHER_BYTES / GIB:g} GiB (the paper counts none)",
     )
+    notes += [*_paper_split({m.model.name for m in curves.values()}), published.OTHER_RUNS]
     columns = (
         Column("curve", "curve"),
         Column("law", "law"),
@@ -207,6 +247,31 @@ def memory_table(
         Column("freed_gib", "freed, GiB", 2),
         Column("other_gib", "other, GiB", 2),
         Column("outside_gib", "outside the engine, GiB", 2),
+        Column("paper_cap", "paper: cap", 0, ""),
+        Column("paper_kv_gib", "paper: KV cache, GiB", 2, ""),
+        Column("paper_freed_gib", "paper: freed, GiB", 2, ""),
     )
     title = "One GPU's memory at the advised cap (Fig. 13)"
     return Table("figure_13_memory", title, columns, tuple(rows), tuple(notes))
+
+
+def _paper_memory(model: str) -> dict[str, Any]:
+    """What the paper prints of a model in Fig. 13."""
+    for name, _, cap, kv_gib, freed_gib in published.FIGURE_13:
+        if name == model:
+            return {"paper_cap": cap, "paper_kv_gib": kv_gib, "paper_freed_gib": freed_gib}
+    return {}
+
+
+def _paper_split(models: Container[str]) -> list[str]:
+    """Of which requests the paper's numbers are, and those of models that these runs lack."""
+    others = [
+        f"{name.split('/')[1]} at cap {cap} {kv_gib} GiB of KV cache and {freed_gib} GiB freed"
+        for name, _, cap, kv_gib, freed_gib in published.FIGURE_13
+        if name not in models
+    ]
+    notes = [
+        f"The paper's KV cache is that of {published.FIGURE_13_TOKENS} tokens a request: at one "
+        "cap it is in proportion to the lengths"
+    ]
+    return notes + [f"The paper prints besides: {'; '.join(others)}"] * bool(others)

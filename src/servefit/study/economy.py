@@ -25,9 +25,10 @@ from servefit import laws
 from servefit.errors import ServefitError
 from servefit.laws.support import mape_pct
 from servefit.points import BoolArray, FloatArray, IntArray
-from servefit.study.accuracy import Progress, run_seconds
+from servefit.study.accuracy import Progress
 from servefit.study.bca import Measured, Outcome, outcome
 from servefit.study.bench import Bench
+from servefit.study.savings import run_seconds
 from servefit.study.settings import BcaPlan, EconomyPlan
 from servefit.study.tables import Column, Table
 

@@ -13,6 +13,11 @@ from servefit.memory import GIB, Reservation, kv_memory
 from servefit.models import get_model
 from servefit.study.tables import Column, Table
 
+#: Why our numbers differ from the paper's before any other reason.
+OTHER_RUNS = (
+    "The paper's numbers are of other runs (vLLM 0.15.1, OPT 125M to 6.7B, other lengths), so a "
+    "difference has that reason before any other"
+)
 #: Table III: setting -> law -> (throughput, E2E) MAPE in %.
 TABLE_III: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "Same curve": {"slim": (15.1, 17.5), "llmvisor": (55.8, 81.2), "imai": (55.3, 42.9)},
@@ -63,6 +68,7 @@ class HeatMap:
     """One map of Fig. 12.
 
     Attributes:
+        target: its curve, as Table V calls it.
         model, input_tokens, output_tokens: of its curve; the lengths are implied by the GiB.
         caps: candidates; ``reference_above`` is how far the measured E2E at 32 must lie above that
             of a curve T ~ B / (B + 58) for the SLO to match.
@@ -70,6 +76,7 @@ class HeatMap:
         retained_pct, saved_gib: printed for each cap.
     """
 
+    target: str
     model: str
     input_tokens: int
     output_tokens: int
@@ -79,10 +86,17 @@ class HeatMap:
     retained_pct: Mapping[int, float]
     saved_gib: Mapping[int, float]
 
+    def cap(self, slo_multiple: float, epsilon: float) -> int | None:
+        """The cap printed for an SLO multiple and epsilon; ``None`` where none is."""
+        if slo_multiple not in SLO_MULTIPLES or epsilon not in EPSILONS:
+            return None
+        return self.cells[SLO_MULTIPLES.index(slo_multiple)][EPSILONS.index(epsilon)]
+
 
 SLO_MULTIPLES, EPSILONS = (3.0, 2.0, 1.5, 1.25, 1.0), (0.05, 0.1, 0.2, 0.3)
 FIGURE_12 = (
     HeatMap(
+        "OPT-6.7B",
         "facebook/opt-6.7b",
         2,
         128,
@@ -99,6 +113,7 @@ FIGURE_12 = (
         {256: 16.2, 192: 20.3, 128: 24.4, 96: 26.4, 64: 28.4, 48: 29.5, 32: 30.5},
     ),
     HeatMap(
+        "OL-512",
         "facebook/opt-1.3b",
         2,
         512,
@@ -115,12 +130,16 @@ FIGURE_12 = (
         {128: 36.1, 64: 42.2, 32: 45.2},
     ),
 )
-#: Fig. 13: model, nominal parameters, cap, GiB of KV cache, GiB saved.
+#: Fig. 13, at `FIGURE_13_TOKENS` a request: model, nominal parameters, cap, GiB of KV cache and
+#: saved.
 FIGURE_13 = (
     ("facebook/opt-350m", 0.35e9, 128, 1.52, 55.42),
     ("facebook/opt-1.3b", 1.3e9, 256, 6.09, 49.08),
     ("facebook/opt-2.7b", 2.7e9, 128, 5.08, 47.49),
 )
+
+
+FIGURE_13_TOKENS = 130
 
 
 @dataclass(frozen=True)
@@ -251,7 +270,7 @@ def _table_iii() -> Iterator[Check]:
 
 def _table_v() -> Iterator[Check]:
     for target, trained, _, printed, chosen, full in TABLE_V:
-        figure = FIGURE_12[0] if target == "OPT-6.7B" else FIGURE_12[1]
+        figure = next(f for f in FIGURE_12 if f.target == target)
         ratio = figure.retained_pct[chosen] / figure.retained_pct[full]
         rounding = 100 * ratio * (0.05 / figure.retained_pct[chosen]) * 2
         yield Check(
@@ -334,9 +353,9 @@ def matching_cells(figure: HeatMap, rule: Rule, offset: float = 58.0) -> int:
 def _figure_13() -> Iterator[Check]:
     for name, parameters, cap, kv_gib, saved_gib in FIGURE_13:
         reservation = Reservation(64 * GIB, 0.9, 2 * parameters, 0.0)
-        memory = kv_memory(get_model(name), 130, reservation=reservation)
+        memory = kv_memory(get_model(name), FIGURE_13_TOKENS, reservation=reservation)
         label = f"Fig. 13, {name.split('/')[1]} at cap {cap}"
-        how = "B x 130 tokens x KV bytes of a token"
+        how = f"B x {FIGURE_13_TOKENS} tokens x KV bytes of a token"
         yield Check(f"{label}: KV cache", kv_gib, memory.needed_bytes(cap) / GIB, "GiB", how, 0.005)
         freed = (memory.freed_bytes(cap) or 0.0) / GIB
         how = "0.9 x 64 GiB - 2 bytes x nominal parameters - KV cache"

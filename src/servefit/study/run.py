@@ -11,12 +11,12 @@ import numpy as np
 from servefit import laws
 from servefit.calibration import Calibration
 from servefit.errors import ServefitError
-from servefit.study import accuracy, bca, bca_tables, economy
+from servefit.study import accuracy, bca, bca_tables, economy, savings
 from servefit.study.accuracy import Accuracy, Progress
 from servefit.study.bca import Grown, Measured
 from servefit.study.bench import Bench
 from servefit.study.provenance import Provenance
-from servefit.study.published import checks_table
+from servefit.study.published import OTHER_RUNS, checks_table
 from servefit.study.settings import BcaPlan, EconomyPlan, Study
 from servefit.study.splits import resolve
 from servefit.study.tables import Table
@@ -66,14 +66,14 @@ def run_study(
     sections.append(_accuracy_section(study, bench, found, draw=draw))
     if study.ablation:
         text = "The law is fitted again without one of its terms."
-        table = accuracy.ablation_table(found)
+        table = accuracy.ablation_table(bench, found)
         sections.append(Section("What each term of SLIM is worth", text, (table,)))
     curves: dict[str, Measured] = {}
     if study.bca:
         curves, problems = _curves(bench, study.bca)
         sections.append(_decision_section(study.bca, bench, curves, problems, progress, draw=draw))
     text = "What a fit replaces, in points and in time."
-    sections.append(Section("Profiling saved", text, (accuracy.savings_table(bench, splits),)))
+    sections.append(Section("Profiling saved", text, (savings.savings_table(bench, splits),)))
     if study.economy:
         decided = study.bca or BcaPlan()
         if not study.bca:
@@ -116,8 +116,7 @@ def _accuracy_section(study: Study, bench: Bench, found: Accuracy, *, draw: bool
     return Section(
         "Accuracy on what was not measured",
         "Each law is fitted on some runs and predicts others. The paper's own numbers stand beside "
-        "ours; they are of other runs (vLLM 0.15.1, OPT 125M to 6.7B, other lengths), so a "
-        "difference has that reason before any other.",
+        f"ours. {OTHER_RUNS}.",
         (accuracy.settings_table(bench, found.splits), accuracy.errors_table(study, bench, found)),
         figures,
     )

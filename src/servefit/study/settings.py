@@ -54,6 +54,7 @@ class Target:
         where: rows of the target curves.
         same: columns in which profiled curves equal the target.
         grow: column along which they are added, smallest first: ``output_length`` or ``model``.
+        paper: the target of the paper's Table V that it corresponds to.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Target:
     same: tuple[str, ...]
     grow: str
     about: str = ""
+    paper: str | None = None
 
 
 @dataclass(frozen=True)

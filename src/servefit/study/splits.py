@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -22,12 +22,14 @@ class Split:
         setting: as declared.
         train, test: which rows; no row is in both.
         reason: why the setting does not exist on these rows; ``None`` where it does.
+        lacking: values that are listed to train on or to test and that no such row has.
     """
 
     setting: Setting
     train: BoolArray
     test: BoolArray
     reason: str | None = None
+    lacking: tuple[str, ...] = ()
 
 
 def resolve(settings: Sequence[Setting], table: RunTable) -> dict[str, Split]:
@@ -64,7 +66,26 @@ def _resolve(setting: Setting, table: RunTable, earlier: Mapping[str, Split]) ->
     test = masks["test"] & ~masks["train"]
     if not test.any():
         return Split(setting, none, none, "every row to test is trained on")
-    return Split(setting, masks["train"], test)
+    looked_at = table.frame.filter(pl.Series(where))
+    lacking = [
+        f"no run to {verb} has {', '.join(missing)} of {text!r}"
+        for verb, texts in (("train on", setting.train), ("test", setting.test))
+        for text in texts
+        if (missing := absent_values(text, looked_at))
+    ]
+    return Split(setting, masks["train"], test, lacking=tuple(lacking))
+
+
+def absent_values(text: str, frame: pl.DataFrame) -> list[str]:
+    """Values that a selection lists and that no row has; none for what it excludes."""
+    (condition,) = parse_selections([text]).conditions
+    if condition.negated or len(condition.values) == 1:
+        return []
+    return [
+        value.text
+        for value in condition.values
+        if not replace(condition, values=(value,)).mask(frame).any()
+    ]
 
 
 def describe(table: RunTable, mask: BoolArray) -> str:

@@ -9,7 +9,15 @@ import altair as alt
 
 from servefit.figures import PALETTE
 from servefit.study.economy import Summary
-from servefit.study.plots import Figure, chart_of, law_scale, legend_below, log_axis, panel_title
+from servefit.study.plots import (
+    Figure,
+    chart_of,
+    grid_of,
+    law_scale,
+    legend_below,
+    log_axis,
+    panel_title,
+)
 from servefit.study.settings import BcaPlan
 from servefit.study.tables import Table
 
@@ -160,37 +168,48 @@ CHOICES = ("random", "spread", "cheapest")
 
 
 def economy(summaries: Sequence[Summary], laws: Sequence[str]) -> Figure | None:
-    """Accuracy and decision quality against points and GPU-seconds."""
+    """Accuracy and decision quality against points and GPU-seconds, from one point to all."""
     rows = [
         {
             "law": s.law,
-            "choice": s.choice,
-            "line": f"{s.law}, {s.choice}",
+            "choice": choice,
+            "line": f"{s.law}, {choice}",
             "points": s.points,
             "gpu_s": s.gpu_s if s.gpu_s > 0 else None,
             "low": s.mape_pct[0],
             "mape": s.mape_pct[1],
             "high": s.mape_pct[2],
             "good": s.good_pct,
+            "all": s.choice == "all",
         }
         for s in summaries
-        if s.choice in CHOICES and s.mape_pct is not None
+        # Every choice ends at all points, where they are one.
+        for choice in (CHOICES if s.choice == "all" else (s.choice,))
+        if choice in CHOICES and s.mape_pct is not None
     ]
+    # A choice that was not made (cheapest, where no time is known) has no end to reach.
+    made = {r["line"] for r in rows if not r["all"]}
+    rows = [r for r in rows if r["line"] in made]
     if not rows:
         return None
-    error, good = "throughput MAPE (%)", "good decisions (%)"
-    points, seconds = "profiled points", "GPU-seconds of profiling"
-    panels = [_economy_panel(rows, laws, "points", points, "mape", error, band=True)]
-    if any(r["gpu_s"] for r in rows):
-        panels.append(_economy_panel(rows, laws, "gpu_s", seconds, "mape", error))
-    if any(r["good"] is not None for r in rows):
-        panels.append(_economy_panel(rows, laws, "points", points, "good", good))
+    columns = [("points", "profiled points"), ("gpu_s", "GPU-seconds of profiling")]
+    quantities = [("mape", "throughput MAPE (%)"), ("good", "good decisions (%)")]
+    panels = [
+        [
+            _economy_panel(rows, laws, x, x_title, y, y_title, band=x == "points" and y == "mape")
+            for x, x_title in columns
+            if any(r[x] for r in rows)
+        ]
+        for y, y_title in quantities
+        if any(r[y] is not None for r in rows)
+    ]
     return Figure(
         "figure_economy",
         "Profiling economy: accuracy and decisions against what was profiled",
-        "Medians over random choices of points, with the band from the 10th to the 90th "
-        "percentile; two designed choices beside them. Every run that was not chosen is predicted.",
-        alt.hconcat(*panels, spacing=20),
+        "Medians (decisions: means) over random choices of points, with the band from the 10th to "
+        "the 90th percentile; two designed choices beside them. Every run that was not chosen is "
+        "predicted; open circles are all points, where the error is that on the runs trained on.",
+        grid_of(*panels),
     )
 
 
@@ -244,12 +263,15 @@ def _economy_panel(
     tooltip = ["law:N", "choice:N", "points:Q", "gpu_s:Q", "mape:Q", "good:Q"]
     base = chart_of(own)
     drawn = base.mark_line(strokeWidth=1.5).encode(
-        x=horizontal, y=vertical, color=colour, strokeDash=dash
+        x=horizontal, y=vertical, color=colour, strokeDash=dash, order=alt.Order(f"{x}:Q")
     )
-    dots = base.mark_circle(size=22, opacity=1).encode(
-        x=horizontal, y=vertical, color=colour, tooltip=tooltip
-    )
-    chart: Any = drawn + dots
+    dots = base.transform_filter("!datum.all").mark_circle(size=22, opacity=1)
+    ends = base.transform_filter("datum.all").mark_point(size=30, opacity=1, fill="white")
+    marks = [
+        mark.encode(x=horizontal, y=vertical, color=colour, tooltip=tooltip)
+        for mark in (dots, ends)
+    ]
+    chart: Any = alt.layer(drawn, *marks)
     if band:
         area = (
             base.transform_filter("datum.choice == 'random'")
@@ -257,4 +279,4 @@ def _economy_panel(
             .encode(x=horizontal, y=low, y2="high:Q", color=colour)
         )
         chart = area + chart
-    return chart.properties(width=215, height=210)
+    return chart.properties(width=250, height=190)
