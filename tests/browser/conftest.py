@@ -78,22 +78,22 @@ def origin(folder: Path) -> Iterator[str]:
     fit.write_text(api.fit(api.read_runs(runs)).to_json())
     trace = folder / "chat.csv"
     trace.write_text("input_tokens,output_tokens\n100,50\n900,700\n300,200\n")
-    yield from started(fit, "--runs", runs, "--workload", trace)
+    yield from started(folder, fit.name, "--runs", runs.name, "--workload", trace.name)
 
 
 @pytest.fixture(scope="session")
 def hostile_origin(folder: Path) -> Iterator[str]:
     fit = folder / "hostile.json"
     fit.write_text(hostile().to_json())
-    yield from started(fit)
+    yield from started(folder, fit.name)
 
 
-def started(*arguments: object) -> Iterator[str]:
+def started(folder: Path, *arguments: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "servefit", "explore", *map(str, arguments)]
-    process = subprocess.Popen([*command, "--port", str(port)])
+    command = [sys.executable, "-m", "servefit", "explore", *arguments]
+    process = subprocess.Popen([*command, "--port", str(port)], cwd=folder)
     origin = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):

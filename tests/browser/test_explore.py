@@ -101,7 +101,7 @@ def test_a_control_changes_the_advice_and_the_values_are_those_of_advise(
     after = shown(page)
     assert after != before
     words = shlex.split(after["command"])
-    words = [str(folder / w) if w == "chat.csv" else w for w in words]
+    words = [str(folder / w) if w in ("fit.json", "chat.csv") else w for w in words]
     advice = json.loads(run(*words[1:], "--json").out)
     assert after["head"] == f"Batch cap {advice['batch_cap']}"
     assert f"cap {advice['batch_cap']}" in marks(page)[0]
