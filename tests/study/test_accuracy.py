@@ -7,12 +7,13 @@ import pytest
 
 from servefit.laws import get_law, predict
 from servefit.laws.slim import Slim
+from servefit.models import get_model
 from servefit.study import accuracy, published, savings
 from servefit.study.bench import Bench, bench_of
 from servefit.study.settings import Study, load_study
 from servefit.study.splits import resolve
 
-from .conftest import table
+from .conftest import MODELS, table
 
 
 def silent(_: str) -> None:
@@ -101,15 +102,17 @@ def test_ablation_leaves_terms_out(bench: Bench, found: accuracy.Accuracy) -> No
 def test_the_ablation_says_why_the_paper_differs(bench: Bench, found: accuracy.Accuracy) -> None:
     notes = accuracy.ablation_table(bench, found).notes
     assert published.OTHER_RUNS in notes
-    # Input 64; outputs of 32 and 64 predict 128.
-    context = "Output length: mean context of 80 to 96 tokens trained on, 128 to 128 tested"
-    assert any(note.startswith(context) for note in notes)
+    # OPT-125M and 350M, input 64: outputs of 32 and 64 predict 128.
+    low, high = (get_model(name).kv_bytes_per_token / 2**20 for name in MODELS[:2])
+    trained, tested = f"{80 * low:.3g} to {96 * high:.3g}", f"{128 * low:.3g} to {128 * high:.3g}"
+    spans = f"{trained} MiB where trained, {tested} MiB where tested"
+    assert any(note.startswith("Output length:") and spans in note for note in notes)
 
 
 def test_caps_that_were_not_run_are_named(study: Study, rows: list[dict[str, Any]]) -> None:
     bench = bench_of(table([r for r in rows if r["max_num_seqs"] not in (4, 8)]), ())
     made = accuracy.settings_table(bench, resolve(study.setting, bench.table))
-    lacking = "Same curve, caps 1, 4, 8: no run to train on has 4, 8 of 'cap=1,4,8'"
+    lacking = "Same curve, caps 1, 4, 8: of 'cap=1,4,8' the runs to train on have 1 and lack 4, 8"
     assert lacking in made.notes
     assert "cap 1" in next(r["train"] for r in made.rows if "1, 4, 8" in r["setting"])
 

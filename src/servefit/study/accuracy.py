@@ -11,6 +11,7 @@ import numpy as np
 from servefit.evaluation import Score
 from servefit.laws import get_law
 from servefit.laws.slim import Slim
+from servefit.points import BoolArray
 from servefit.study import published
 from servefit.study.bench import Bench, place
 from servefit.study.settings import Study
@@ -242,9 +243,10 @@ def ablation_table(bench: Bench, accuracy: Accuracy) -> Table:
     )
     notes.append(published.OTHER_RUNS)
     notes += [
-        f"{name}: {_contexts(bench, accuracy.splits[name])}: what the KV scan is worth depends on "
-        "how far these lie apart. The paper's figures imply inputs of 2 tokens, where the context "
-        "grows with the output"
+        f"{name}: a decode step reads of the KV cache, for a request, "
+        f"{_cache_reads(bench, accuracy.splits[name])}: the KV scan is worth more the further "
+        "these lie apart. The paper's figures imply inputs of 2 tokens, where the context grows "
+        "with the output"
         for name in accuracy.ablation
         if accuracy.splits[name].reason is None
     ]
@@ -261,11 +263,16 @@ def ablation_table(bench: Bench, accuracy: Accuracy) -> Table:
     )
 
 
-def _contexts(bench: Bench, split: Split) -> str:
-    """Mean context of a request over its decode steps, IL + OL / 2, of both parts of a setting."""
-    context = bench.table.numbers("input_tokens") + bench.table.numbers("output_tokens") / 2
-    train, test = (
-        f"{np.nanmin(context[mask]):.0f} to {np.nanmax(context[mask]):.0f}"
-        for mask in (split.train, split.test)
-    )
-    return f"mean context of {train} tokens trained on, {test} tested"
+def _cache_reads(bench: Bench, split: Split) -> str:
+    """KV cache that a decode step reads for a request, (IL + OL / 2) x KV bytes of a token."""
+
+    def span(mask: BoolArray) -> str:
+        points = bench.observe(mask).observations.points
+        context = points.input_tokens + points.output_tokens / 2
+        mib = context * points.per_model(lambda m: m.kv_bytes_per_token) / 2**20
+        if not mib.size:
+            return "unknown"
+        low, high = f"{mib.min():.3g}", f"{mib.max():.3g}"
+        return low if low == high else f"{low} to {high}"
+
+    return f"{span(split.train)} MiB where trained, {span(split.test)} MiB where tested"

@@ -68,24 +68,27 @@ def _resolve(setting: Setting, table: RunTable, earlier: Mapping[str, Split]) ->
         return Split(setting, none, none, "every row to test is trained on")
     looked_at = table.frame.filter(pl.Series(where))
     lacking = [
-        f"no run to {verb} has {', '.join(missing)} of {text!r}"
+        f"of {text!r} the runs to {verb} have {', '.join(present)} and lack {', '.join(missing)}"
         for verb, texts in (("train on", setting.train), ("test", setting.test))
         for text in texts
-        if (missing := absent_values(text, looked_at))
+        for present, missing in [listed_values(text, looked_at)]
+        if missing
     ]
     return Split(setting, masks["train"], test, lacking=tuple(lacking))
 
 
-def absent_values(text: str, frame: pl.DataFrame) -> list[str]:
-    """Values that a selection lists and that no row has; none for what it excludes."""
+def listed_values(text: str, frame: pl.DataFrame) -> tuple[list[str], list[str]]:
+    """Values that a selection lists: those that some row has, and the others.
+
+    Nothing is listed in what a selection excludes.
+    """
     (condition,) = parse_selections([text]).conditions
-    if condition.negated or len(condition.values) == 1:
-        return []
-    return [
-        value.text
-        for value in condition.values
-        if not replace(condition, values=(value,)).mask(frame).any()
-    ]
+    present: list[str] = []
+    missing: list[str] = []
+    for value in () if condition.negated else condition.values:
+        found = replace(condition, values=(value,)).mask(frame).any()
+        (present if found else missing).append(value.text)
+    return present, missing
 
 
 def describe(table: RunTable, mask: BoolArray) -> str:
