@@ -5,6 +5,7 @@ Needs the extra ``plot``: ``pip install 'servefit[plot]'``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,13 @@ BAND = "#E8E8E8"
 #: Size of a plot in points, and the resolution of a PNG.
 WIDTH, HEIGHT, PPI = 520, 300, 110
 _FONT = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
+
+
+def chart_of(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """An Altair chart of some rows, which travel in it."""
+    import altair as alt
+
+    return alt.Chart(alt.Data(values=[dict(row) for row in rows]))  # type: ignore[no-untyped-call]
 
 
 def styled(chart: Any) -> Any:

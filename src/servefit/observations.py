@@ -270,13 +270,7 @@ def _model_of(key: tuple[str | None, str | None, str | None]) -> ModelShape:
     name, dtype, kv_cache_dtype = key
     if name is None:
         raise ServefitError("a row names no model: fill in its column `model`")
-    shape = get_model(name)
-    # Of quantised weights `dtype` is what they are computed in, not what is stored.
-    if dtype is not None and dtype != "auto" and shape.stored_bytes is None:
-        shape = shape.with_dtypes(weight_dtype=dtype, kv_cache_dtype=dtype)
-    if kv_cache_dtype is not None and kv_cache_dtype != "auto":
-        shape = shape.with_dtypes(kv_cache_dtype=kv_cache_dtype)
-    return shape
+    return get_model(name).as_served(dtype, kv_cache_dtype)
 
 
 def _hardware_of(

@@ -7,14 +7,14 @@ where the rows hold nothing to draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
 from servefit.characterise.classify import ATTENTION, GEMM, OTHER, OUTSIDE, UNCLASSIFIED
 from servefit.characterise.run import Size
-from servefit.figures import MUTED, PALETTE
+from servefit.figures import MUTED, PALETTE, chart_of
 
 Row = Mapping[str, Any]
 #: Colours that a class or group keeps in every figure; attention is always the same.
@@ -35,11 +35,6 @@ COLOURS: Mapping[str, str] = {
 _AXES = (("batch", "batch"), ("input_tokens", "input tokens"), ("output_tokens", "output tokens"))
 CONTEXT_TITLE = "active context (tokens)"
 PANEL_WIDTH, PANEL_HEIGHT = 170, 230
-
-
-def chart_of(rows: Iterable[Row]) -> Any:
-    """An Altair chart of some rows, which travel in it."""
-    return alt.Chart(alt.Data(values=[dict(row) for row in rows]))  # type: ignore[no-untyped-call]
 
 
 def placed(sizes: Sequence[Size]) -> tuple[str, str | None, str, str | None]:

@@ -12,7 +12,7 @@ import click
 
 from servefit.cli import common
 from servefit.cli.params import NUMBERS
-from servefit.cli.roofline import find_hardware, import_charts, whole
+from servefit.cli.roofline import import_charts, whole
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -167,10 +167,10 @@ def command(
 
 def _hardware(name: str | None, files: Sequence[str], captured: str | None) -> Hardware | None:
     """The accelerator named; else the only one of the files, or the CPU that a capture measured."""
-    from servefit.hardware import load_hardware_file
+    from servefit.hardware import get_hardware, load_hardware_file
 
     if name is not None:
-        return find_hardware(name, files)
+        return get_hardware(name, files)
     if captured is not None and not files:
         from servefit.characterise.capture import machine_path
 

@@ -78,10 +78,11 @@ def command(
           --input-tokens 256,2048,16384 --output-tokens 128 --plot shares.png --figure shares
     """
     from servefit.characterise.run import grid, run
+    from servefit.hardware import get_hardware
     from servefit.models import get_model
 
     shape = get_model(model).with_dtypes(dtype, kv_cache_dtype or dtype)
-    hardware = find_hardware(gpu, hardware_file)
+    hardware = get_hardware(gpu, hardware_file)
     sizes = grid(
         whole(batch, "batch"),
         whole(input_tokens, "input-tokens"),
@@ -105,13 +106,6 @@ def command(
         )
         return
     _report(runs, f"{shape.name} on {hardware.name}")
-
-
-def find_hardware(name: str, files: Sequence[str]) -> Hardware:
-    """An accelerator by its name or description; raises `ServefitError`."""
-    from servefit.hardware import get_hardware
-
-    return get_hardware(name, files)
 
 
 def whole(values: Sequence[float], option: str) -> list[int]:

@@ -223,6 +223,23 @@ class ModelShape:
             total = total + flops * group.tokens_in_reach(context)
         return total
 
+    def as_served(self, dtype: str | None, kv_cache_dtype: str | None) -> ModelShape:
+        """The shape as an engine runs it with its own settings of these names.
+
+        ``auto`` and ``None`` leave what the model says; the KV cache follows the weights. Of
+        quantised weights ``dtype`` is what they are computed in, not what is stored.
+
+        Raises:
+            ServefitError: a dtype is not known.
+        """
+        weights, cache = (
+            None if name is None or name.lower() == "auto" else name
+            for name in (dtype, kv_cache_dtype)
+        )
+        if self.stored_bytes is not None:
+            return self.with_dtypes(kv_cache_dtype=cache)
+        return self.with_dtypes(weights, cache or weights)
+
     def with_dtypes(
         self, weight_dtype: str | None = None, kv_cache_dtype: str | None = None
     ) -> ModelShape:

@@ -155,7 +155,7 @@ def _groups(table: RunTable, notes: list[Problem]) -> Iterator[_Group]:
             instead = "its rows are held against the fastest device of the catalogue instead"
             notes.append(_note(key, "gpu", f"{error}; {instead}"))
         try:
-            model = _model(key)
+            model = get_model(key["model"]).as_served(key.get("dtype"), key.get("kv_cache_dtype"))
         except ServefitError as error:
             instead = "its rows are not held against the hardware's limits"
             notes.append(_note(key, "model", f"{error}; {instead}"))
@@ -174,15 +174,3 @@ def _measured(key: Mapping[str, Any]) -> Hardware | None:
     if flops is None or bandwidth is None:
         return None
     return Hardware(key.get("gpu") or "this machine", {"measured": flops}, bandwidth)
-
-
-def _model(key: Mapping[str, Any]) -> ModelShape:
-    dtype, kv_cache_dtype = (_given(key.get(name)) for name in ("dtype", "kv_cache_dtype"))
-    shape = get_model(key["model"])
-    if shape.stored_bytes is not None:  # of quantised weights, dtype is what they are computed in
-        return shape.with_dtypes(kv_cache_dtype=kv_cache_dtype)
-    return shape.with_dtypes(dtype, kv_cache_dtype or dtype)
-
-
-def _given(dtype: str | None) -> str | None:
-    return None if dtype is None or dtype.lower() == "auto" else dtype

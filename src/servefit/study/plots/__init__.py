@@ -57,11 +57,6 @@ def grid_of(*rows: Sequence[Any]) -> Any:
     return alt.concat(*panels, columns=len(rows[0]), bounds="flush", spacing=spacing)
 
 
-def chart_of(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """An Altair chart of some rows, which travel in it."""
-    return alt.Chart(alt.Data(values=[dict(row) for row in rows]))  # type: ignore[no-untyped-call]
-
-
 def law_scale(laws: Iterable[str]) -> alt.Scale:
     """The laws' colours, for those that are shown."""
     shown = list(laws)

@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from servefit.figures import chart_of
 from servefit.study.bench import Bench
 from servefit.study.curves import at, landmarks
 from servefit.study.derived import first_known, short_name
@@ -21,7 +22,6 @@ from servefit.study.plots import (
     Figure,
     amount_axis,
     batch_axis,
-    chart_of,
     grid_of,
     legend_below,
     panel_title,

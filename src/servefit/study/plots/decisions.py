@@ -7,11 +7,10 @@ from typing import Any
 
 import altair as alt
 
-from servefit.figures import PALETTE
+from servefit.figures import PALETTE, chart_of
 from servefit.study.economy import Summary
 from servefit.study.plots import (
     Figure,
-    chart_of,
     grid_of,
     law_scale,
     legend_below,

@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from servefit.evaluation import RowScore, Score
-from servefit.figures import BAND
+from servefit.figures import BAND, chart_of
 from servefit.study.accuracy import Accuracy
 from servefit.study.bench import Bench
 from servefit.study.derived import first_known
@@ -22,7 +22,6 @@ from servefit.study.plots import (
     TRAINED,
     Figure,
     batch_axis,
-    chart_of,
     grid_of,
     law_scale,
     legend_below,
