@@ -5,7 +5,7 @@ vLLM (docs.vllm.ai, "Engine Arguments", `vllm.config.cache.CacheConfig`)
     fills memory x ``gpu_memory_utilization``. ``--kv-cache-memory-bytes`` is the KV cache of each
     GPU in bytes and makes vLLM ignore the utilisation (pull request 21489; vLLM 0.11 and later).
     Older releases have ``--num-gpu-blocks-override``. The engine refuses to start unless the cache
-    holds one request of ``--max-model-len`` (vllm-project/vllm#16118). One block is kept as the null block
+    holds one request of ``--max-model-len`` (vllm#16118). One block is kept as the null block
     (vllm/v1/core/block_pool.py). Blocks are of 16 tokens.
 SGLang (docs.sglang.io, "Server Arguments", "Hyperparameter Tuning")
     ``--max-running-requests``; ``--max-total-tokens`` is the size of the token pool, the same on
