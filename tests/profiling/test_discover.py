@@ -267,3 +267,13 @@ def _discovered(pages: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Serve
 
     monkeypatch.setattr(Client, "query", query)
     return run(discover(Client("http://127.0.0.1:9")))
+
+
+def test_an_answer_without_end_is_not_read(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("servefit.profiling.client.MAX_REPLY_BYTES", 20)
+
+    async def work() -> tuple[Reply | None, str]:
+        async with Client(stub.url) as client:
+            return await client.query("/v1/models"), client.failure
+
+    assert run(work()) == (None, "protocol: an answer of more than 20 bytes")

@@ -33,14 +33,17 @@ QUERY_TIMEOUT_S = 10.0
 #: A longer pause asked for by ``Retry-After`` is not waited for.
 MAX_RETRY_AFTER_S = 60.0
 MAX_DETAIL = 200
+#: No page, list of models or tokenised text is longer; what is, is not read to its end.
+MAX_REPLY_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A short, complete answer: its status, and its body as text."""
+    """A short, complete answer: its status, its body as text, the pause that it asks for."""
 
     status: int
     text: str
+    retry_after_s: float | None = None
 
     def json(self) -> Any:
         """The body as JSON; ``None`` where it is none."""
@@ -138,9 +141,9 @@ class Client:
         return text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 3] + "..."
 
     async def query(
-        self, path: str, body: Any = None, *, timeout_s: float = QUERY_TIMEOUT_S
+        self, path: str, data: Any = None, *, timeout_s: float = QUERY_TIMEOUT_S
     ) -> Reply | None:
-        """GET ``path``, or POST ``body`` to it; ``None`` where there is no answer.
+        """GET ``path``, or POST ``data`` to it; ``None`` where there is no answer to be had.
 
         A whole URL instead of a path is asked without the API key.
         """
@@ -148,13 +151,19 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 async with self.session.request(
-                    "GET" if body is None else "POST",
+                    "GET" if data is None else "POST",
                     path if away else self.url + path,
-                    json=body,
+                    json=data,
                     headers={} if away else self._headers,
                     allow_redirects=False,
                 ) as response:
-                    return Reply(response.status, await response.text("utf-8", "replace"))
+                    body = await _head(response.content, MAX_REPLY_BYTES + 1)
+                    if len(body) > MAX_REPLY_BYTES:
+                        response.close()
+                        self.failure = f"protocol: an answer of more than {MAX_REPLY_BYTES} bytes"
+                        return None
+                    text = body.decode("utf-8", "replace")
+                    return Reply(response.status, text, _retry_after(response.headers))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.failure = self.redact(f"{_kind(error)}: {str(error) or type(error).__name__}")
             return None
@@ -213,10 +222,10 @@ class Client:
 
 async def _head(content: aiohttp.StreamReader, most: int) -> bytes:
     """The first bytes of a body, however they are cut on their way."""
-    data = b""
+    data = bytearray()
     while len(data) < most and (part := await content.read(most - len(data))):
         data += part
-    return data
+    return bytes(data)
 
 
 class _Answer:
