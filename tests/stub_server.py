@@ -52,7 +52,10 @@ class Script:
     max_model_len: int = 4096
     cached: float = 0.0  # share of prompt tokens that the metrics call cached
     connection: str = "keep-alive"
+    retry_after_s: float = 0.1  # told with 429
     faults: list[dict[str, Any]] = field(default_factory=list)
+    #: path -> statuses of its first answers
+    page_faults: dict[str, list[int]] = field(default_factory=dict)
     seed: int = 1
 
 
@@ -150,10 +153,12 @@ class Stream:
         r.produced += 1
         r.pending += 1
         self.engine.totals["generation"] += 1
-        last = r.produced >= (max(1, r.wanted // 2) if r.fault == "short" else r.wanted)
+        wanted = {"short": max(1, r.wanted // 2), "long": 2 * r.wanted}.get(r.fault or "", r.wanted)
+        last = r.produced >= wanted
         if r.fault in ("hang", "slow_loris") and r.produced > 1:
             return None
-        if r.fault in ("cut", "error_event", "truncated_json", "die") and r.produced > 2:
+        broken = r.produced > min(2, r.wanted - 1)
+        if broken and r.fault in ("cut", "error_event", "truncated_json", "die"):
             return self.misbehave(r.fault)
         if r.pending >= s.tokens_per_chunk or last:
             self.event(self.payload(" word" * r.pending, r.pending, last))
@@ -313,6 +318,9 @@ class Server:
             return c.reply([dataclasses.asdict(r) for r in self.engine.log])
         if s.api_key and headers.get("authorization") != f"Bearer {s.api_key}":
             return c.refuse(401, f"wrong key: {headers.get('authorization')}")
+        if faults := s.page_faults.get(path):
+            status = faults.pop(0)
+            return c.refuse(status, "not now", "Retry-After: 0.1\r\n" if status == 429 else "")
         match path:
             case "/health":
                 return c.reply({})
@@ -366,7 +374,7 @@ class Server:
         engine.log.append(request)
         if request.fault in ("429", "503", "500"):
             request.outcome = request.fault
-            extra = "Retry-After: 0.1\r\n" if request.fault == "429" else ""
+            extra = f"Retry-After: {s.retry_after_s}\r\n" if request.fault == "429" else ""
             return c.refuse(int(request.fault), "try later", extra)
         if request.fault == "mute":
             while not c.gone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from servefit.profiling.client import Client, Reply
 from servefit.profiling.discover import discover
 from servefit.profiling.engines import read_metrics, recognise
 from servefit.profiling.metrics import Metrics
+from servefit.profiling.patience import Patience
 from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.prometheus import parse_metrics
 from servefit.profiling.record import Ask, Record
@@ -117,10 +119,101 @@ def test_a_server_that_refuses_everything_is_named_with_its_reason(stub: Stub) -
         look(stub)
 
 
+BUSY = {"/v1/models": [503, 429], "/metrics": [503, 500], "/version": [502]}
+
+
+def test_what_fails_for_a_moment_is_asked_again(stub: Stub) -> None:
+    stub.script(page_faults=BUSY, faults=[{"kind": "503", "at": [0]}, {"kind": "cut", "at": [1]}])
+    server = look(stub)
+    assert (server.engine, server.token_ids) == ("vllm", True)
+    assert server.settings["engine_version"] == "0.99.1"
+    assert set(server.extras) == set(EXTRAS)
+    assert [r["outcome"] for r in stub.log()] == ["503", "cut", "done"]
+
+
+@pytest.mark.parametrize("kind", ["503", "429", "cut", "truncated_json", "error_event"])
+def test_a_failure_while_the_form_of_requests_is_found_out_changes_no_form(
+    stub: Stub, kind: str
+) -> None:
+    fault = {"kind": kind, "at": [0, 2, 4]}
+    stub.script(unknown_fields=["min_tokens"], faults=[fault], tokenize=None)
+    server = look(stub)
+    assert server.token_ids
+    assert set(server.extras) == set(EXTRAS) - {"min_tokens"}
+    stub.script(token_ids=False, faults=[fault], tokenize=None)
+
+    async def work() -> int | None:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client))
+            prompts = await make_prompts(client, server, random.Random(1))
+            record = Record(Ask(50, 1), 0.0)
+            await client.generate(
+                server.endpoint, server.body(prompts.make(50), record.ask), record
+            )
+            return record.input_tokens
+
+    assert run(work()) == 50
+
+
+def test_a_pause_that_the_server_asks_for_is_kept(stub: Stub) -> None:
+    stub.script(page_faults={"/v1/models": [429] * 4})
+    said: list[str] = []
+
+    async def work() -> float:
+        begun_s = time.perf_counter()
+        async with Client(stub.url) as client:
+            await discover(client, patience=Patience(client, report=said.append))
+        return time.perf_counter() - begun_s
+
+    assert run(work()) >= 0.4
+    assert said == ["HTTP 429; asking again in 0.1 s"] * 3 + ["HTTP 429; asking again in 0.2 s"]
+
+
+def test_patience_ends_with_one_line(stub: Stub) -> None:
+    stub.script(page_faults={"/v1/models": [503] * 1000})
+    with pytest.raises(ServefitError, match=r"HTTP 503 .*too busy or not ready"):
+        look(stub)
+    stub.script(faults=[{"kind": "503", "every": 1}])
+    with pytest.raises(ServefitError, match="/v1/completions: http_503: HTTP 503: try later"):
+        look(stub)
+    assert {r["prompt_head"][0] for r in stub.log()} == {"["}  # no other form was tried
+
+
+def test_patience_ends_with_the_time_of_the_campaign(stub: Stub) -> None:
+    stub.script(page_faults={"/v1/models": [503] * 1000})
+
+    async def work() -> None:
+        async with Client(stub.url) as client:
+            await discover(client, patience=Patience(client, time.perf_counter() + 0.2))
+
+    begun_s = time.perf_counter()
+    with pytest.raises(ServefitError, match="HTTP 503"):
+        run(work())
+    assert time.perf_counter() - begun_s < 0.6
+
+
+def test_metrics_that_stay_away_are_named(stub: Stub) -> None:
+    stub.script(page_faults={"/metrics": [503] * 1000})
+    server = look(stub)
+    assert server.metrics_url is None
+    assert "/metrics answers HTTP 503" in server.notes[0]
+
+
+def test_a_server_that_is_not_there_is_given_up_at_once() -> None:
+    async def work() -> None:
+        async with Client("http://127.0.0.1:9") as client:
+            await discover(client)
+
+    begun_s = time.perf_counter()
+    with pytest.raises(ServefitError, match="no answer"):
+        run(work())
+    assert time.perf_counter() - begun_s < 1.0
+
+
 def test_a_server_that_hangs_at_the_first_request_is_given_up(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("servefit.profiling.probe.PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("servefit.profiling.patience.ANSWER_TIMEOUT_S", 0.3)
     stub.script(faults=[{"kind": "mute", "every": 1}])
     with pytest.raises(ServefitError, match="the server hangs"):
         look(stub)

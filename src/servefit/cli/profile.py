@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -233,7 +234,7 @@ async def _look(points: Sequence[Point], target: Target, options: Options) -> li
             target,
             ordered[0].settings,
             stem=Path("servefit-dry-run"),
-            launch_timeout_s=options.max_time_s,
+            give_up_s=time.perf_counter() + options.max_time_s,
             report=display.say,
         ) as session:
             display.server(session.server)

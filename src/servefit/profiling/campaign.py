@@ -173,7 +173,7 @@ class Campaign:
                     self.target,
                     settings,
                     stem=self.journal.path.with_suffix(""),
-                    launch_timeout_s=self.remaining_s,
+                    give_up_s=self.give_up_s,
                     report=self.display.progress,
                 ) as session:
                     self.display.server(session.server)

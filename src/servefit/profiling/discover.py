@@ -8,8 +8,9 @@ from typing import Any
 
 from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client
+from servefit.profiling.client import Client, Reply
 from servefit.profiling.engines import read_cache_config, read_metrics, recognise
+from servefit.profiling.patience import Patience, passes
 from servefit.profiling.server import SETTINGS, Server
 
 #: Who owns a model, by ``/v1/models`` -> engine.
@@ -31,6 +32,7 @@ async def discover(
     model: str | None = None,
     given: Mapping[str, Any] | None = None,
     metrics_url: str = "/metrics",
+    patience: Patience | None = None,
 ) -> Server:
     """Find out what a server is.
 
@@ -40,13 +42,15 @@ async def discover(
         given: settings told by the user; they win over what the server says, except that a
             contradiction is refused.
         metrics_url: where its metrics are, if not at ``/metrics`` of the same address.
+        patience: how often it is asked again where it fails for a moment.
 
     Raises:
         ServefitError: it does not answer, serves no or several models, or contradicts ``given``.
     """
-    card = await _model_card(client, model)
+    patience = patience or Patience(client)
+    card = await _model_card(patience, model)
     page, version, info = await asyncio.gather(
-        client.query(metrics_url), _first_json(client, "/version"), _engine_info(client)
+        patience.optional(metrics_url), _first_json(patience, "/version"), _engine_info(patience)
     )
     text = page.text if page is not None and page.status == 200 else ""
     shown = recognise(text)
@@ -75,7 +79,16 @@ async def discover(
         settings={k: v for k, v in found.items() if v is not None},
         max_model_len=int(length) if isinstance(length, int) else None,
         metrics_url=metrics_url if shown is not None else None,
+        notes=_notes(page, metrics_url),
     )
+
+
+def _notes(page: Reply | None, metrics_url: str) -> tuple[str, ...]:
+    """What to say of a page of metrics that is there but cannot be had."""
+    if page is not None and not passes(page.status):
+        return ()
+    why = "does not answer" if page is None else f"answers HTTP {page.status}"
+    return (f"{metrics_url} {why}: what the server tells of itself there is unknown",)
 
 
 def _known_dtype(name: str) -> str | None:
@@ -93,8 +106,8 @@ def _sound(name: str, value: Any) -> Any:
     return value if isinstance(value, int) and value is not True and value > 0 else None
 
 
-async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
-    reply = await client.query("/v1/models")
+async def _model_card(patience: Patience, model: str | None) -> dict[str, Any]:
+    client, reply = patience.client, await patience.query("/v1/models")
     if reply is None:
         raise ServefitError(
             f"{client.url}: no answer ({client.failure}): is the server running, and is this its "
@@ -109,6 +122,11 @@ async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
             f"{client.url}: HTTP {reply.status}: the API key is missing or wrong: put it into the "
             "environment variable SERVEFIT_API_KEY, or name another with --api-key-env"
         )
+    if passes(reply.status):
+        raise ServefitError(
+            f"{client.url}: HTTP {reply.status} to every question: the server is too busy or not "
+            "ready: try again later"
+        )
     if model is not None and not cards:
         return {"id": model}
     names = [c["id"] for c in cards]
@@ -122,23 +140,23 @@ async def _model_card(client: Client, model: str | None) -> dict[str, Any]:
     return next(c for c in cards if model is None or c["id"] == model)
 
 
-async def _first_json(client: Client, *paths: str) -> dict[str, Any]:
+async def _first_json(patience: Patience, *paths: str) -> dict[str, Any]:
     """The first of the paths that answers with a JSON object; empty where none does."""
     for path in paths:
-        reply = await client.query(path)
+        reply = await patience.optional(path)
         body = reply.json() if reply is not None and reply.status == 200 else None
         if isinstance(body, dict):
             return body
     return {}
 
 
-async def _engine_info(client: Client) -> dict[str, Any]:
+async def _engine_info(patience: Patience) -> dict[str, Any]:
     """Settings from the route that each engine has for them."""
     sglang, llama, tgi, vllm = await asyncio.gather(
-        _first_json(client, "/get_server_info", "/server_info"),
-        _first_json(client, "/props"),
-        _first_json(client, "/info"),
-        _first_json(client, "/server_info?config_format=json"),
+        _first_json(patience, "/get_server_info", "/server_info"),
+        _first_json(patience, "/props"),
+        _first_json(patience, "/info"),
+        _first_json(patience, "/server_info?config_format=json"),
     )
     if "total_slots" in llama:
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -10,25 +9,41 @@ from dataclasses import replace
 
 from servefit.errors import ServefitError
 from servefit.profiling.client import PATHS, Client, Endpoint
+from servefit.profiling.patience import Patience
 from servefit.profiling.prompts import TOKEN_IDS, WORDS, Prompts, TokenIdPrompts, learn_words
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import EXTRAS, Server
 
 PROBE_TOKENS = 16
-PROBE_TIMEOUT_S = 120.0
+#: Ways to refuse a form of request, besides counting its tokens wrong. After any other failure
+#: another form is not tried: it would hide the failure, and measure another thing.
+REFUSALS = (
+    *(f"http_{status}" for status in (400, 404, 405, 413, 415, 422, 501)),
+    "content_type",
+    "empty",
+)
 
 
-async def probe(client: Client, server: Server, *, chat: bool | None = None) -> Server:
+async def probe(
+    client: Client,
+    server: Server,
+    *,
+    chat: bool | None = None,
+    patience: Patience | None = None,
+) -> Server:
     """Find out by tiny requests what the server accepts: the route, token ids, `EXTRAS`.
 
     Args:
         client: connections to it.
         server: as discovered.
         chat: use the chat route; ``None``: only if there is no other.
+        patience: how often it is asked again where it fails for a moment.
 
     Raises:
-        ServefitError: no form of request is answered; the reason of the first is named.
+        ServefitError: no form of request is answered (the reason of the first is named), or the
+            server fails or hangs for longer than patience lasts.
     """
+    patience = patience or Patience(client)
     endpoints: Sequence[Endpoint] = ("completions", "chat") if chat is None else ("chat",)
     if chat is False:
         endpoints = ("completions",)
@@ -36,37 +51,40 @@ async def probe(client: Client, server: Server, *, chat: bool | None = None) -> 
     for endpoint in endpoints:
         for ids in (True, False) if endpoint == "completions" else (False,):
             form = replace(server, endpoint=endpoint, token_ids=ids, extras=())
-            accepted = await _accepted_extras(client, form)
+            accepted = await _accepted_extras(patience, form)
             if not isinstance(accepted, str):
                 return accepted
             refusal = refusal or accepted
     raise ServefitError(f"{client.url}: {' and '.join(PATHS[e] for e in endpoints)}: {refusal}")
 
 
-async def _accepted_extras(client: Client, form: Server) -> Server | str:
+async def _accepted_extras(patience: Patience, form: Server) -> Server | str:
     """The form of request with all of `EXTRAS` that it takes, or why it is refused."""
     everything = replace(form, extras=tuple(EXTRAS))
-    record = await _try(client, everything)
+    record = await _try(patience, everything)
     if _fits(everything, record):
-        return replace(everything, notes=_notes(everything, record))
+        return _with_notes(everything, record)
     refusal = record.detail or f"counts {record.input_tokens} tokens instead of {PROBE_TOKENS}"
     if record.error not in ("http_400", "http_422"):
         return refusal
-    record = await _try(client, form)
+    record = await _try(patience, form)
     if not _fits(form, record):
         return refusal
     for name in EXTRAS:
         trial = replace(form, extras=(*form.extras, name))
-        found = await _try(client, trial)
+        found = await _try(patience, trial)
         if _fits(trial, found):
             form, record = trial, found
-    return replace(form, notes=_notes(form, record))
+    return _with_notes(form, record)
 
 
-async def _try(client: Client, server: Server) -> Record:
-    record = Record(Ask(PROBE_TOKENS, 2), 0.0)
+async def _try(patience: Patience, server: Server) -> Record:
+    """Send a tiny request; raises `ServefitError` where it fails otherwise than by a refusal."""
     prompt = list(TOKEN_IDS[:PROBE_TOKENS]) if server.token_ids else "What time is it?"
-    await _send(client, server, json.dumps(prompt), record)
+    record = await patience.generate(server, json.dumps(prompt), Ask(PROBE_TOKENS, 2))
+    if record.outcome != "completed" and record.error not in REFUSALS:
+        route = PATHS[server.endpoint]
+        raise ServefitError(f"{patience.client.url}: {route}: {record.error}: {record.detail}")
     return record
 
 
@@ -76,45 +94,34 @@ def _fits(server: Server, record: Record) -> bool:
     return record.outcome == "completed" and taken
 
 
-async def _send(client: Client, server: Server, prompt: str, record: Record) -> None:
-    """One request with a time limit; raises `ServefitError` past it."""
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await client.generate(server.endpoint, server.body(prompt, record.ask), record)
-    except TimeoutError:
-        raise ServefitError(
-            f"{client.url}: no answer to a request of {PROBE_TOKENS} tokens within "
-            f"{PROBE_TIMEOUT_S:g} s: the server hangs"
-        ) from None
-
-
-def _notes(server: Server, record: Record) -> tuple[str, ...]:
-    notes = []
+def _with_notes(server: Server, record: Record) -> Server:
+    notes = list(server.notes)
     if record.output_tokens is None:
         notes.append("answers carry no usage: lengths are taken as asked")
     elif not any(record.chunk_tokens):
         notes.append("chunks carry no token counts: ITL is per chunk")
     if "ignore_eos" not in server.extras:
         notes.append("ignore_eos is refused: answers may end early")
-    return tuple(notes)
+    return replace(server, notes=tuple(notes))
 
 
-async def make_prompts(client: Client, server: Server, rng: random.Random) -> Prompts:
+async def make_prompts(
+    client: Client, server: Server, rng: random.Random, *, patience: Patience | None = None
+) -> Prompts:
     """Where prompts of an exact length come from: token ids, else text by the server's count.
 
     Raises:
         ServefitError: the server neither takes token ids nor counts tokens.
     """
+    patience = patience or Patience(client)
     if server.token_ids:
-        return TokenIdPrompts([str(i) for i in await _known_ids(client, server)], rng)
+        return TokenIdPrompts([str(i) for i in await _known_ids(patience, server)], rng)
 
     async def by_usage(text: str) -> int | None:
-        record = Record(Ask(0, 1), 0.0)
-        await _send(client, server, json.dumps(text), record)
-        return record.input_tokens
+        return (await patience.generate(server, json.dumps(text), Ask(0, 1))).input_tokens
 
     async def by_tokenizer(text: str) -> int | None:
-        ids = await _tokenize(client, server, text)
+        ids = await _tokenize(patience, server, text)
         return None if ids is None else len(ids)
 
     prompts = None
@@ -134,17 +141,17 @@ async def make_prompts(client: Client, server: Server, rng: random.Random) -> Pr
     )
 
 
-async def _known_ids(client: Client, server: Server) -> Sequence[int]:
+async def _known_ids(patience: Patience, server: Server) -> Sequence[int]:
     """Ids of ordinary tokens: those of common words, where the server tells them."""
-    ids = await _tokenize(client, server, " " + " ".join(WORDS))
+    ids = await _tokenize(patience, server, " " + " ".join(WORDS))
     distinct = sorted(set(ids or ()))
     return distinct if len(distinct) >= len(WORDS) // 2 else TOKEN_IDS
 
 
-async def _tokenize(client: Client, server: Server, text: str) -> Sequence[int] | None:
+async def _tokenize(patience: Patience, server: Server, text: str) -> Sequence[int] | None:
     """Token ids of a text by ``/tokenize`` of vLLM, SGLang, llama.cpp or TGI."""
     body = {"model": server.model, "prompt": text, "content": text, "inputs": text}
-    reply = await client.query("/tokenize", body)
+    reply = await patience.optional("/tokenize", body)
     found = reply.json() if reply is not None and reply.status == 200 else None
     ids = found.get("tokens") if isinstance(found, dict) else found
     if not isinstance(ids, list):

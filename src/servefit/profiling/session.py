@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from servefit.profiling.launch import (
     free_port,
     placeholders,
 )
+from servefit.profiling.patience import Patience
 from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.prompts import Prompts
 from servefit.profiling.server import SETTINGS, Server
@@ -95,7 +97,7 @@ def open_session(
     settings: Settings,
     *,
     stem: Path,
-    launch_timeout_s: float,
+    give_up_s: float,
     report: Callable[[str], None],
 ) -> AbstractAsyncContextManager[Session]:
     """A session with the target, launched with ``settings`` if it is to be launched.
@@ -104,7 +106,7 @@ def open_session(
         target: which server.
         settings: values for the launch command.
         stem: where the launched server's log and pid file go, without a suffix.
-        launch_timeout_s: a further limit on ``target.launch_timeout_s``.
+        give_up_s: when to wait no longer, by ``time.perf_counter``.
         report: told what is being waited for.
 
     Raises:
@@ -112,23 +114,32 @@ def open_session(
         LaunchFailedError: the launched server does not start.
     """
     if target.launch is not None:
-        timeout_s = min(target.launch_timeout_s, launch_timeout_s)
-        return _launched(target, target.launch, settings, stem, timeout_s, report)
+        return _launched(target, target.launch, settings, stem, give_up_s, report)
     if target.url is None:
         raise ServefitError("no server: give its URL, or a command with --launch")
-    return _connected(target, target.url, settings)
+    return _connected(target, target.url, settings, give_up_s, report)
 
 
 @asynccontextmanager
-async def _connected(target: Target, url: str, settings: Settings) -> AsyncIterator[Session]:
+async def _connected(
+    target: Target,
+    url: str,
+    settings: Settings,
+    give_up_s: float,
+    report: Callable[[str], None],
+) -> AsyncIterator[Session]:
     async with target.client(url) as client:
-        given = target.row_settings(settings)
+        patience = Patience(client, give_up_s, report)
         server = await discover(
-            client, model=target.model, given=given, metrics_url=target.metrics_url
+            client,
+            model=target.model,
+            given=target.row_settings(settings),
+            metrics_url=target.metrics_url,
+            patience=patience,
         )
-        server = await probe(client, server, chat=target.chat)
+        server = await probe(client, server, chat=target.chat, patience=patience)
         # Not from a seed: the same prompts again would meet a server that has cached them.
-        prompts = await make_prompts(client, server, random.Random())
+        prompts = await make_prompts(client, server, random.Random(), patience=patience)
         yield Session(client, server, prompts)
 
 
@@ -138,7 +149,7 @@ async def _launched(
     template: str,
     settings: Settings,
     stem: Path,
-    timeout_s: float,
+    give_up_s: float,
     report: Callable[[str], None],
 ) -> AsyncIterator[Session]:
     url = base_url(target.url) if target.url else None
@@ -158,8 +169,9 @@ async def _launched(
     launched.start()
     try:
         async with target.client(url) as client:
+            timeout_s = min(target.launch_timeout_s, give_up_s - time.perf_counter())
             await launched.until_healthy(client, timeout_s)
-        async with _connected(target, url, settings) as session:
+        async with _connected(target, url, settings, give_up_s, report) as session:
             session.alive = lambda: launched.alive
             yield session
     finally:
