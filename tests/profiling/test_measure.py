@@ -22,7 +22,7 @@ from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.rows import failure_row, measured_row, queue_time
 from servefit.profiling.server import Server
-from servefit.profiling.window import Window
+from servefit.profiling.window import Requests, Window
 from tests.stub_process import Stub, run
 
 QUICK = Limits(rel_err=0.1, max_point_s=3.0, stall_s=0.7, min_window_s=0.3)
@@ -148,7 +148,7 @@ def test_queue_time_is_0_only_where_nobody_can_have_waited(
 ) -> None:
     gauges = {} if waiting is None else {"waiting": waiting}
     result = Measurement(
-        window=Window(0.0, 1.0, [], [], concurrency, 0.0),
+        window=Window(0.0, 1.0, Requests(), Requests(), concurrency, 0.0),
         errors=(0.0, 0.0),
         stopped_by="precision",
         warmup_s=0.0,
@@ -227,6 +227,26 @@ def test_a_few_failures_are_counted_and_the_point_goes_on(stub: Stub) -> None:
     kinds = sorted(r.error or "" for r in result.records if r.outcome == "failed")
     assert kinds == ["cut", "http_429"]
     assert row["failed_requests"] + row["completed"] == row["num_requests"]
+    assert "slots_paused" in row["flags"]
+
+
+def test_a_short_pause_is_said_and_widens_the_intervals(stub: Stub) -> None:
+    faults = [{"kind": "429", "at": [60]}]
+    stub.script(step_s=0.004, faults=faults, retry_after_s=0.6)
+    _, _, row = measured(stub, point(8), Limits(0.005, 4.0, 1.0))
+    left_out = row["slots_paused_mean"] / 8
+    assert 0.01 < left_out < 0.05
+    assert row["total_tokens_per_s_rel_err"] > left_out
+    assert row["e2e_mean_s_rel_err"] > left_out
+    assert "slots_paused" in row["flags"]
+
+
+def test_a_closed_loop_that_pauses_for_long_is_no_measurement_of_its_load(stub: Stub) -> None:
+    """One request in hundreds is refused, but its slot is away for most of the point."""
+    stub.script(step_s=0.004, faults=[{"kind": "429", "at": [60]}], retry_after_s=30)
+    with pytest.raises(PointFailedError, match="slots on average paused") as failure:
+        measured(stub, point(8), Limits(0.1, 3.0, 1.0))
+    assert failure.value.kind == "load_not_held"
 
 
 @pytest.mark.parametrize(
@@ -260,8 +280,23 @@ def test_a_server_that_misbehaves_costs_the_point_in_bounded_time(
 
 def test_random_failures_above_the_limit_fail_the_point(stub: Stub) -> None:
     stub.script(step_s=0.002, faults=[{"kind": "500", "chance": 0.3}], seed=11)
-    with pytest.raises(PointFailedError, match=r"requests failed, most by http_500"):
+    with pytest.raises(PointFailedError, match=r"requests failed .*most by http_500"):
         measured(stub, point(8))
+
+
+def test_failures_of_a_few_in_a_hundred_fail_the_point_too(stub: Stub) -> None:
+    """`servefit check` would refuse its row, and a rerun would not measure it again."""
+    stub.script(step_s=0.002, faults=[{"kind": "500", "every": 33, "from": 20}])
+    with pytest.raises(PointFailedError, match=r"requests failed \(at most 1% may\)"):
+        measured(stub, point(8))
+
+
+def test_a_point_goes_on_until_its_failures_are_few(stub: Stub) -> None:
+    stub.script(step_s=0.004, faults=[{"kind": "cut", "at": [25]}])
+    _, result, row = measured(stub, point(8), Limits(0.5, 8.0, 1.0, min_window_s=0.3))
+    assert result.stopped_by == "precision"
+    assert row["failed_requests"] == 1
+    assert row["num_requests"] >= 100
 
 
 def test_a_point_too_slow_for_its_time_says_what_to_change(stub: Stub) -> None:
@@ -416,7 +451,7 @@ def test_only_time_with_a_request_in_flight_counts_as_waiting() -> None:
 def test_a_closed_loop_that_did_not_hold_its_load_says_so(in_flight: float, said: bool) -> None:
     done = Record(Ask(1, 2), 0.0, sent_s=0.0, first_token_s=0.5, last_token_s=0.9, output_tokens=2)
     result = Measurement(
-        window=Window(0.0, 1.0, [done], [], in_flight, 0.0),
+        window=Window(0.0, 1.0, Requests([done]), Requests(), in_flight, 0.0),
         errors=(0.0, 0.0),
         stopped_by="precision",
         warmup_s=0.0,

@@ -13,7 +13,7 @@ from servefit.profiling.plan import Point
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.rows import measured_row, percentiles
 from servefit.profiling.server import Server
-from servefit.profiling.window import Window
+from servefit.profiling.window import Requests, Window
 
 #: 4 requests in 2 s, each 8 s in flight: 16 in flight. First tokens after 5 s.
 RATE_PER_S, E2E_S, TTFT_S = 2.0, 8.0, 5.0
@@ -27,7 +27,7 @@ def row(reported: dict[str, float], seats: int | None = None) -> dict[str, Any]:
         record.finished_s, record.output_tokens = E2E_S, 4
         record.chunk_s, record.chunk_tokens = [TTFT_S, E2E_S], [1, 3]
         records.append(record)
-    window = Window(6.0, 8.0, records, [], in_flight=16.0, growth=0.0)
+    window = Window(6.0, 8.0, Requests(records), Requests(), in_flight=16.0, growth=0.0)
     metrics = Metrics(2.0, 9, delta=reported)
     m = Measurement(window, (0.01, 0.01), "precision", 1.0, metrics, [0.0], records)
     server = Server("opt-125m", "vllm", {} if seats is None else {"max_num_seqs": seats})

@@ -9,12 +9,25 @@ import numpy as np
 import pytest
 
 from servefit.profiling.record import Ask, Record
+from servefit.profiling.verdict import unusable
 from servefit.profiling.window import (
-    in_flight_mean,
+    Requests,
+    Window,
     relative_errors,
     relative_half_width,
     steady_window,
+    time_average,
 )
+from servefit.runs.check import check
+from servefit.runs.table import table_from_rows
+
+
+def window_of(records: list[Record], start_s: float, end_s: float, closed: bool = True) -> Window:
+    ended = Requests(sorted((r for r in records if r.finished_s), key=lambda r: r.finished_s or 0))
+    running = [r for r in records if r.finished_s is None]
+    window = steady_window(ended, start_s, end_s, closed=closed, running=running)
+    assert window is not None
+    return window
 
 
 def closed_loop(
@@ -49,8 +62,7 @@ def closed_loop(
 @pytest.mark.parametrize("until_s", [2.4, 3.1, 3.65, 4.95])
 def test_the_rate_is_right_however_requests_clump(phases: list[float], until_s: float) -> None:
     records = closed_loop(phases, 1.0, until_s)
-    window = steady_window(records, max(phases), until_s, closed=True)
-    assert window is not None
+    window = window_of(records, max(phases), until_s)
     assert len(window.completed) / window.duration_s == pytest.approx(4.0, rel=0.021)
     assert window.in_flight == pytest.approx(4.0)
     throughput_error, e2e_error = relative_errors(window, closed=True)
@@ -60,9 +72,8 @@ def test_the_rate_is_right_however_requests_clump(phases: list[float], until_s: 
 
 def test_little_s_law_holds_in_the_window() -> None:
     records = closed_loop([i / 16 for i in range(16)], 1.0, 30.0, jitter=0.2)
-    window = steady_window(records, 1.0, 30.0, closed=True)
-    assert window is not None
-    mean_e2e_s = np.mean([r.e2e_s for r in window.completed])
+    window = window_of(records, 1.0, 30.0)
+    mean_e2e_s = np.mean([r.e2e_s for r in window.completed.records])
     rate = len(window.completed) / window.duration_s
     assert rate * mean_e2e_s == pytest.approx(window.in_flight, rel=0.01)
 
@@ -71,17 +82,71 @@ def test_warm_up_failed_and_cancelled_requests_are_not_completions() -> None:
     records = closed_loop([0.0], 1.0, 5.5)
     records[1].warmup = True
     records[2].outcome = "failed"
-    window = steady_window(records, 0.0, 5.5, closed=True)
-    assert window is not None
+    window = window_of(records, 0.0, 5.5)
     assert len(window.completed) == 3
     assert len(window.failed) == 1
 
 
-def test_in_flight_counts_the_parts_inside_the_window_only() -> None:
-    record = Record(Ask(1, 1), 0.0, sent_s=1.0, finished_s=3.0)
-    running = Record(Ask(1, 1), 0.0, sent_s=3.5)
-    assert in_flight_mean([record, running], 2.0, 4.0) == pytest.approx(0.5 + 0.25)
-    assert math.isnan(in_flight_mean([record], 2.0, 2.0))
+def test_a_time_average_counts_the_parts_inside_the_window_only() -> None:
+    begun_s, ended_s = np.array([1.0, 3.5, math.nan]), np.array([3.0, math.inf, 2.5])
+    assert time_average(begun_s, ended_s, 2.0, 4.0) == pytest.approx(0.5 + 0.25)
+    assert math.isnan(time_average(begun_s, ended_s, 2.0, 2.0))
+
+
+def test_requests_that_still_run_are_in_flight() -> None:
+    records = closed_loop([0.0], 1.0, 4.0)
+    running = Record(Ask(10, 10), 0.0, sent_s=0.5)
+    assert window_of([*records, running], 0.0, 4.0).in_flight == pytest.approx(1 + 3.5 / 4)
+
+
+def test_a_load_with_pauses_has_a_wide_interval_and_says_how_much_was_left_out() -> None:
+    """Four slots, one of which fails at 10 s and pauses for 5 s of the 25 s."""
+    records = closed_loop([0.0, 0.25, 0.5, 0.75], 1.0, 25.0)
+    held = window_of(records, 0.75, 25.0)
+    assert held.paused_share == 0.0
+    assert max(relative_errors(held, closed=True)) < 0.01
+    slot = [r for r in records if r.sent_s is not None and r.sent_s % 1 == 0.0]
+    failed = next(r for r in slot if r.sent_s == 9.0)
+    failed.outcome, failed.pause_s = "failed", 5.0
+    left = [r for r in records if r not in slot or not 10.0 <= (r.sent_s or 0.0) < 15.0]
+    window = window_of(left, 0.75, 25.0)
+    assert window.paused == pytest.approx(5 / 24, rel=0.05)
+    assert window.paused_share == pytest.approx(5 / 24 / 4, rel=0.05)
+    throughput_error, e2e_error = relative_errors(window, closed=True)
+    assert throughput_error > window.paused_share
+    assert e2e_error >= window.paused_share
+
+
+@pytest.mark.parametrize(
+    ("completed", "failed", "kind"),
+    [(99, 1, None), (98, 1, "cut"), (99, 2, "cut"), (198, 2, None), (10, 1, "cut"), (2, 0, None)],
+)
+def test_as_many_may_fail_as_the_check_of_a_table_lets_pass(
+    completed: int, failed: int, kind: str | None
+) -> None:
+    """The same rule, small samples included: no row is `ok` here and refused there."""
+    failures = [Record(Ask(1, 1), 0.0, outcome="failed", error="cut") for _ in range(failed)]
+    done = [Record(Ask(1, 1), 0.0) for _ in range(completed)]
+    window = Window(0.0, 1.0, Requests(done), Requests(failures), 1.0, 0.0)
+    problem = unusable(window)
+    assert (problem and problem[0]) == kind
+    run = {
+        "model": "opt-125m",
+        "input_tokens": 10,
+        "output_tokens": 10,
+        "total_tokens_per_s": 100.0,
+        "mean_batch": 2.0,
+        "num_requests": completed + failed,
+        "completed": completed,
+    }
+    checked = check(table_from_rows([run], "row"))
+    assert (checked.frame.height == 0) == (kind is not None), checked.problems
+
+
+def test_pauses_beyond_a_twentieth_of_the_load_are_another_load() -> None:
+    for paused, kind in ((0.0, None), (0.4, None), (0.45, "load_not_held")):
+        window = Window(0.0, 1.0, Requests(), Requests(), 8.0 - paused, 0.0, paused)
+        assert (unusable(window) or (None,))[0] == kind
 
 
 def test_intervals_of_independent_means_cover_the_truth_as_often_as_they_say() -> None:
@@ -105,8 +170,7 @@ def test_correlated_means_have_wider_intervals() -> None:
 
 
 def test_too_few_completions_have_no_interval() -> None:
-    window = steady_window(closed_loop([0.0], 1.0, 3.5), 0.0, 3.5, closed=True)
-    assert window is not None
+    window = window_of(closed_loop([0.0], 1.0, 3.5), 0.0, 3.5)
     assert relative_errors(window, closed=True) == (math.inf, math.inf)
 
 
@@ -117,6 +181,5 @@ def test_a_growing_queue_shows_as_growth() -> None:
     ]
     for record in records:
         record.outcome = "completed"
-    window = steady_window(records, 1.0, 15.0, closed=False)
-    assert window is not None
+    window = window_of(records, 1.0, 15.0, closed=False)
     assert window.growth > 5

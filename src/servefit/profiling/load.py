@@ -14,6 +14,7 @@ from servefit.profiling.client import Client
 from servefit.profiling.prompts import Prompts
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
+from servefit.profiling.window import Requests
 
 #: First and longest pause of one slot after a failure.
 BACKOFF_S = (0.1, 5.0)
@@ -26,6 +27,7 @@ class Load:
     Attributes:
         records: every request, in the order of sending.
         in_flight: those sent and not ended, by position in ``records``.
+        ended: those that ended, however, in that order.
         completed, failed: those that ended so, in the order of ending.
         stopping: send no further request of a closed loop.
     """
@@ -35,6 +37,7 @@ class Load:
     prompts: Prompts
     records: list[Record] = field(default_factory=list)
     in_flight: dict[int, Record] = field(default_factory=dict)
+    ended: Requests = field(default_factory=Requests)
     completed: list[Record] = field(default_factory=list)
     failed: list[Record] = field(default_factory=list)
     stopping: bool = False
@@ -50,6 +53,7 @@ class Load:
             await self.client.generate(self.server.endpoint, body, record)
         finally:
             del self.in_flight[position]
+            self.ended.add(record)
         (self.failed if record.outcome == "failed" else self.completed).append(record)
         return record
 
@@ -78,6 +82,7 @@ class Load:
                 pause_s = record.retry_after_s
                 if pause_s is None:
                     pause_s = min(BACKOFF_S[0] * 2**failures, BACKOFF_S[1]) * rng.uniform(0.5, 1)
+                record.pause_s = pause_s
                 failures = min(failures + 1, 10)
                 await asyncio.sleep(pause_s)
                 due_s = time.perf_counter()

@@ -21,15 +21,19 @@ from servefit.profiling.plan import Point
 from servefit.profiling.prompts import Prompts
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
+from servefit.profiling.verdict import blame, unusable
 from servefit.profiling.window import Window, relative_errors, steady_window
+from servefit.runs.check import FAILED_SHARE
 
 #: A point without so many completions is not ended by its precision.
 MIN_COMPLETIONS = 8
-#: A point ends as failed after so many failures, if they are more than this share of all.
-MIN_FAILURES, MAX_FAILED = 3, 0.05
+#: With so many failures and no success there is nothing to wait for.
+HOPELESS_FAILURES = 3
 #: The open loop's warm-up lasts this many times the mean E2E, and until so many are answered.
 OPEN_WARMUP_E2E, OPEN_WARMUP_COMPLETIONS = 2.0, 10
 TICK_S, REPORT_TICKS, JUDGE_TICKS = 0.05, 10, 5
+#: A point is not judged again before its completions have grown by this factor.
+JUDGE_GROWTH = 1.02
 SETTLE_S = 30.0
 
 
@@ -236,10 +240,10 @@ class _Watch:
         if self.point.arrivals == "trace":
             return False
         count = len(self.load.completed)
-        if count == self._judged:
+        if count < JUDGE_GROWTH * self._judged + 1:
             return False
         self._judged = count
-        window = steady_window(self.load.records, self.start_s, now_s, closed=self._closed)
+        window = self._window(now_s)
         needed = max(MIN_COMPLETIONS, self.point.concurrency or 2 * MIN_COMPLETIONS)
         if (
             window is None
@@ -248,20 +252,22 @@ class _Watch:
         ):
             return False
         self._errors = relative_errors(window, closed=self._closed)
-        return max(self._errors) <= self.limits.rel_err
+        return max(self._errors) <= self.limits.rel_err and unusable(window) is None
+
+    def _window(self, end_s: float) -> Window | None:
+        assert self.start_s is not None
+        running = self.load.in_flight.values()
+        return steady_window(
+            self.load.ended, self.start_s, end_s, closed=self._closed, running=running
+        )
 
     def _give_up_if_failing(self, now_s: float) -> None:
+        """Give up where too many have failed even if no other did until the time is up."""
         load = self.load
-        ended = len(load.completed) + len(load.failed)
-        if len(load.failed) >= MIN_FAILURES and len(load.failed) > MAX_FAILED * ended:
-            kinds = [r.error or "" for r in load.failed]
-            kind = max(set(kinds), key=kinds.count)
-            detail = next(r.detail for r in load.failed if r.error == kind)
-            raise PointFailedError(
-                kind,
-                f"{len(load.failed)} of {ended} requests failed, most by {kind}: {detail}",
-                load.records,
-            )
+        failed, ended = len(load.failed), len(load.completed) + len(load.failed)
+        most = ended * self.limits.max_point_s / (now_s - self.begun_s)
+        if failed > FAILED_SHARE * most or (failed >= HOPELESS_FAILURES and not load.completed):
+            raise PointFailedError(*blame(load.failed, ended), load.records)
         if load.in_flight and now_s - load.waiting_since_s > self.limits.stall_s:
             raise PointFailedError(
                 "hang", f"no token from any request for {self.limits.stall_s:g} s", load.records
@@ -295,7 +301,7 @@ class _Watch:
                 f"not steady within {limit}: ask for shorter outputs or raise --max-point-time",
                 records,
             )
-        window = steady_window(records, self.start_s, self.end_s, closed=self._closed)
+        window = self._window(self.end_s)
         if window is None or len(window.completed) < 2:
             raise PointFailedError(
                 "too_few",
@@ -303,6 +309,8 @@ class _Watch:
                 "--max-point-time",
                 records,
             )
+        if (problem := unusable(window)) is not None:
+            raise PointFailedError(*problem, records)
         return Measurement(
             window=window,
             errors=relative_errors(window, closed=self._closed),

@@ -36,6 +36,7 @@ class Record:
         error: kind of failure in one word, such as ``http_503`` or ``cut``.
         detail: the failure in words, without secrets.
         retry_after_s: the pause that the server asked for.
+        pause_s: how long its slot of a closed loop then pauses, after a failure.
         warmup: sent to bring the load to its steady state; never part of the result.
     """
 
@@ -56,6 +57,7 @@ class Record:
     error: str | None = None
     detail: str | None = None
     retry_after_s: float | None = None
+    pause_s: float = 0.0
     warmup: bool = False
 
     @property

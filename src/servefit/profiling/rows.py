@@ -7,28 +7,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from servefit.profiling.flags import flags_of, late_sends, mean_of, quantile
 from servefit.profiling.measure import Measurement, PointFailedError
 from servefit.profiling.plan import Point
 from servefit.profiling.record import Record
 from servefit.profiling.server import Server
-from servefit.profiling.window import tokens_of
 
-#: A request sent so much after its time is late; the event loop's own timers are exact to 1 ms.
-LATE_S = 0.005
-#: The client limits the point if its event loop's lag (99th percentile) exceeds this share of the
-#: mean time between tokens, or so many sends are late.
-MAX_LAG_SHARE, MAX_LATE_SHARE = 0.1, 0.02
-MIN_LAG_S = 0.003
-#: A larger share of prompt tokens found in a prefix cache makes prefill look faster than it is.
-MAX_CACHED_SHARE = 0.02
 #: So small a share of the requests in flight may show as waiting without there being a queue, in
 #: at least so many samples.
 MAX_WAITING_SHARE, MIN_GAUGE_SAMPLES = 0.05, 5
-#: A closed loop whose mean load is below this share of what was asked, by pauses after failures,
-#: measures another load.
-MIN_HELD_SHARE = 0.95
-#: Client and server disagree beyond these relative differences.
-MAX_TOKEN_DIFFERENCE, MAX_RUNNING_DIFFERENCE = 0.1, 0.15
+#: The server's gauge and the mean batch disagree beyond this relative difference.
+MAX_RUNNING_DIFFERENCE = 0.15
 
 
 def point_columns(point: Point, server: Server) -> dict[str, Any]:
@@ -71,15 +60,15 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
     there always. Where the engine reports how long requests held a seat, what is left of the
     client's E2E (HTTP, tokenisation, the client itself) is taken off as well: it holds no seat.
     """
-    window, flags = m.window, list(_flags(point, server, m))
-    done = window.completed
+    window, flags = m.window, list(flags_of(point, m))
+    done = window.completed.records
     rate = len(done) / window.duration_s
-    inputs = _mean(r.ask.input_tokens if r.input_tokens is None else r.input_tokens for r in done)
-    outputs = _mean(
+    inputs = mean_of(r.ask.input_tokens if r.input_tokens is None else r.input_tokens for r in done)
+    outputs = mean_of(
         r.ask.output_tokens if r.output_tokens is None else r.output_tokens for r in done
     )
-    e2e_s = _mean(r.e2e_s for r in done)
-    ttft_s = _mean(r.ttft_s for r in done)
+    e2e_s = mean_of(r.e2e_s for r in done)
+    ttft_s = mean_of(r.ttft_s for r in done)
     queue_s, queue_flag = queue_time(point, server, m)
     if queue_flag:
         flags.append(queue_flag)
@@ -121,13 +110,14 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "total_tokens_per_s_rel_err": _finite(m.errors[0]),
         "e2e_mean_s_rel_err": _finite(m.errors[1]),
         "in_flight_mean": window.in_flight,
+        "slots_paused_mean": window.paused if point.concurrency else None,
         "e2e_mean_s": None if unseated_s is None else e2e_s - unseated_s,
         "e2e_with_queue_mean_s": e2e_s,
         "ttft_mean_s": None if unseated_s is None else ttft_in_service(m, ttft_s - unseated_s),
         "ttft_with_queue_mean_s": ttft_s,
         "queue_time_mean_s": queue_s,
         "outside_engine_mean_s": outside_s,
-        "tpot_mean_s": _finite(_mean(r.tpot_s for r in done)),
+        "tpot_mean_s": _finite(mean_of(r.tpot_s for r in done)),
         "itl_mean_s": per_chunk,
         "itl_per_token_mean_s": per_token,
         **percentiles("e2e_with_queue", [r.e2e_s for r in done]),
@@ -143,7 +133,7 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "server_waiting_mean": m.metrics.mean.get("waiting"),
         "server_prompt_tokens_per_s": m.metrics.rate_per_s("prompt_tokens"),
         "server_output_tokens_per_s": m.metrics.rate_per_s("generation_tokens"),
-        "client_lag_p99_s": _quantile(m.lag_s, 0.99),
+        "client_lag_p99_s": quantile(m.lag_s, 0.99),
         "late_sends": late_sends(done),
         "flags": "; ".join(flags) or None,
     }
@@ -219,72 +209,9 @@ def percentiles(name: str, values: Iterable[float | None]) -> dict[str, float | 
     """
     known = sorted(v for v in values if v is not None)
     return {
-        f"{name}_median_s": _quantile(known, 0.5) or None,
-        f"{name}_p99_s": _quantile(known, 0.99) or None,
+        f"{name}_median_s": quantile(known, 0.5) or None,
+        f"{name}_p99_s": quantile(known, 0.99) or None,
     }
-
-
-def late_sends(done: Iterable[Record]) -> int:
-    """Requests sent more than `LATE_S` after their time."""
-    return sum(r.sent_s is not None and r.sent_s - r.scheduled_s > LATE_S for r in done)
-
-
-def _flags(point: Point, server: Server, m: Measurement) -> Iterable[str]:
-    """What a reader of the row must know."""
-    done = m.window.completed
-    if m.stopped_by == "time":
-        yield "time_up"
-    wrong_in = sum(r.input_tokens not in (None, r.ask.input_tokens) for r in done)
-    short = sum(r.output_tokens is not None and r.output_tokens < r.ask.output_tokens for r in done)
-    unsure = sum(r.output_tokens is None and r.finish_reason != "length" for r in done)
-    uncounted = sum(r.output_tokens is None for r in done)
-    reasoning = sum(r.reasoning_chunks > 0 for r in done)
-    if wrong_in:
-        yield f"input_length_differs: {wrong_in} of {len(done)}"
-    if short:
-        yield f"output_shorter_than_asked: {short} of {len(done)}"
-    if uncounted:
-        yield f"usage_missing: {uncounted} of {len(done)}, lengths as asked"
-    if unsure:
-        yield f"output_length_unsure: {unsure} of {len(done)} did not end by length"
-    if reasoning:
-        yield f"reasoning: {reasoning} of {len(done)}"
-    if m.left_out:
-        yield f"trace_rows_left_out: {m.left_out}"
-    for kind in sorted({r.error or "" for r in m.window.failed}):
-        yield f"failed_{kind}: {sum(r.error == kind for r in m.window.failed)}"
-    if point.concurrency is None and m.window.growth > max(2.0, 0.2 * m.window.in_flight):
-        yield f"not_steady: in flight grew by {m.window.growth:.0f} over the window"
-    if point.concurrency is not None and m.window.in_flight < MIN_HELD_SHARE * point.concurrency:
-        yield f"load_not_held: {m.window.in_flight:.3g} of {point.concurrency} in flight on average"
-    if m.metrics.delta.get("preemptions", 0) > 0:
-        yield "preempted"
-    asked, cached = (m.metrics.delta.get(f"cache_{name}", 0.0) for name in ("queries", "hits"))
-    if asked and cached > MAX_CACHED_SHARE * asked:
-        yield f"prefix_cache_hits: {cached / asked:.0%} of prompt tokens"
-    yield from _disagreement(m)
-    lag, tpot = _quantile(m.lag_s, 0.99), _mean(r.tpot_s for r in done)
-    late = late_sends(done)
-    if late > MAX_LATE_SHARE * len(done):
-        yield f"client_late: {late} of {len(done)} sends"
-    if lag is not None and lag > max(MIN_LAG_S, MAX_LAG_SHARE * (tpot if tpot == tpot else 0.0)):
-        yield f"client_lag: {lag * 1e3:.1f} ms"
-
-
-def _disagreement(m: Measurement) -> Iterable[str]:
-    counted = m.metrics.rate_per_s("generation_tokens")
-    if counted is None or m.metrics.duration_s < m.window.duration_s / 2:
-        return
-    window = m.window
-    tokens = sum(tokens_of(r) - (r.input_tokens or r.ask.input_tokens) for r in window.completed)
-    seen = tokens / window.duration_s
-    if abs(counted / seen - 1) > MAX_TOKEN_DIFFERENCE:
-        yield f"server_counts_{counted:.4g}_output_tokens_per_s, client {seen:.4g}"
-
-
-def _mean(values: Iterable[float | None]) -> float:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else math.nan
 
 
 def _finite(value: float) -> float | None:
@@ -293,7 +220,3 @@ def _finite(value: float) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtrit
 
 from servefit.points import FloatArray
 from servefit.profiling.record import Record
+
+IntArray = npt.NDArray[np.intp]
+BoolArray = npt.NDArray[np.bool_]
 
 #: Batch means: so many groups of consecutive completions at most; below the lower number there is
 #: no interval.
@@ -19,6 +23,85 @@ MIN_GROUPS = 4
 CONFIDENCE = 0.95
 #: Ends of a window whose `mismatch` differs by no more than this are equally good.
 NEARLY = 0.001
+
+
+class Requests:
+    """Ended requests in the order of ending, their numbers also as arrays.
+
+    A point is judged again and again while it runs: arrays that grow with it cost a few passes
+    over numbers then, where reading every record anew would make the client late.
+
+    Attributes:
+        records: the requests.
+    """
+
+    _COLUMNS = 6
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        """See the attributes."""
+        self.records: list[Record] = []
+        self._columns = np.empty((self._COLUMNS, 1024))
+        for record in records:
+            self.add(record)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.records)
+
+    def add(self, record: Record) -> None:
+        """Append a request that has ended."""
+        n = len(self.records)
+        if n == self._columns.shape[1]:
+            self._columns = np.concatenate([self._columns, np.empty_like(self._columns)], axis=1)
+        self._columns[:, n] = (
+            _number(record.sent_s),
+            _number(record.last_token_s),
+            _number(record.finished_s),
+            tokens_of(record),
+            record.outcome == "completed" and not record.warmup,
+            record.outcome == "failed",
+        )
+        self.records.append(record)
+
+    def take(self, positions: IntArray) -> Requests:
+        """Those at the given positions, in that order."""
+        taken = Requests()
+        taken.records = [self.records[i] for i in positions.tolist()]
+        taken._columns = self._columns[:, positions]
+        return taken
+
+    def _column(self, i: int) -> FloatArray:
+        return self._columns[i, : len(self.records)]
+
+    @property
+    def sent_s(self) -> FloatArray:
+        """When each was sent; NaN: never."""
+        return self._column(0)
+
+    @property
+    def last_token_s(self) -> FloatArray:
+        """When its last token came; NaN: none."""
+        return self._column(1)
+
+    @property
+    def finished_s(self) -> FloatArray:
+        """When it ended."""
+        return self._column(2)
+
+    @property
+    def tokens(self) -> FloatArray:
+        """Input and output tokens, see `tokens_of`."""
+        return self._column(3)
+
+    @property
+    def counted(self) -> BoolArray:
+        """Whether it was completed and is no warm-up."""
+        return self._column(4) > 0
+
+    @property
+    def failed(self) -> BoolArray:
+        """Whether it failed."""
+        return self._column(5) > 0
 
 
 @dataclass(frozen=True)
@@ -32,23 +115,35 @@ class Window:
         failed: requests that failed in it.
         in_flight: time average of requests sent and not ended.
         growth: in-flight mean of the second half minus that of the first.
+        paused: time average of slots of a closed loop that paused after a failure.
     """
 
     start_s: float
     end_s: float
-    completed: Sequence[Record]
-    failed: Sequence[Record]
+    completed: Requests
+    failed: Requests
     in_flight: float
     growth: float
+    paused: float = 0.0
 
     @property
     def duration_s(self) -> float:
         """Length of the window."""
         return self.end_s - self.start_s
 
+    @property
+    def paused_share(self) -> float:
+        """Share of the load that was asked for and not held, by pauses after failures."""
+        return self.paused / (self.paused + self.in_flight) if self.paused else 0.0
+
 
 def steady_window(
-    records: Sequence[Record], start_s: float, end_s: float, *, closed: bool
+    ended: Requests,
+    start_s: float,
+    end_s: float,
+    *,
+    closed: bool,
+    running: Iterable[Record] = (),
 ) -> Window | None:
     """The window from ``start_s`` to a completion before ``end_s``; ``None`` without completions.
 
@@ -56,81 +151,66 @@ def steady_window(
     a half periods of them counts too many or too few. In a closed loop the window therefore ends
     at that one of the last completions, one for each request in flight, where completions over
     time and Little's law agree best (`mismatch`). Warm-up requests are not counted as completed.
+
+    Args:
+        ended: requests that have ended, however.
+        start_s, end_s: when the load became steady, and now.
+        closed: whether the load is a closed loop.
+        running: requests that have not ended.
     """
-    completed = completions(records, start_s, end_s)
+    last_s = ended.last_token_s
+    inside = np.flatnonzero(ended.counted & (last_s > start_s) & (last_s <= end_s))
+    completed = ended.take(inside[np.argsort(last_s[inside], kind="stable")])
     if not completed:
         return None
+    waiting = np.array([r.sent_s for r in running if r.sent_s is not None], dtype=np.float64)
+    sent_s = np.concatenate([ended.sent_s, waiting])
+    finished_s = np.concatenate([ended.finished_s, np.full(waiting.size, np.inf)])
     if closed:
-        in_flight = in_flight_mean(records, start_s, _end_s(completed))
+        in_flight = time_average(sent_s, finished_s, start_s, completed.last_token_s[-1])
         gaps = np.abs(mismatch(completed, start_s, in_flight))
         last = len(gaps) - max(1, min(round(in_flight), 3 * len(gaps) // 4))
         best = np.flatnonzero(gaps[last:] <= gaps[last:].min() + NEARLY)[-1]
-        completed = completed[: last + int(best) + 1]
-    end_s = _end_s(completed)
+        completed = completed.take(np.arange(last + int(best) + 1))
+    end_s = float(completed.last_token_s[-1])
     half_s = (start_s + end_s) / 2
-    failed = [
-        r
-        for r in records
-        if r.outcome == "failed" and r.finished_s is not None and start_s < r.finished_s <= end_s
+    halves = [
+        time_average(sent_s, finished_s, *half) for half in ((start_s, half_s), (half_s, end_s))
     ]
+    failed = ended.take(np.flatnonzero(ended.failed))
+    then_s = failed.finished_s
+    pauses_s = np.array([r.pause_s for r in failed.records], dtype=np.float64)
     return Window(
         start_s=start_s,
         end_s=end_s,
         completed=completed,
-        failed=failed,
-        in_flight=in_flight_mean(records, start_s, end_s),
-        growth=in_flight_mean(records, half_s, end_s) - in_flight_mean(records, start_s, half_s),
+        failed=failed.take(np.flatnonzero((then_s > start_s) & (then_s <= end_s))),
+        in_flight=sum(halves) / 2,
+        growth=halves[1] - halves[0],
+        paused=time_average(then_s, then_s + pauses_s, start_s, end_s),
     )
 
 
-def _end_s(completed: Sequence[Record]) -> float:
-    last = completed[-1].last_token_s
-    assert last is not None  # `completions` takes no others
-    return last
-
-
-def mismatch(completed: Sequence[Record], start_s: float, in_flight: float) -> FloatArray:
+def mismatch(completed: Requests, start_s: float, in_flight: float) -> FloatArray:
     """By how much completions over time exceed Little's law, relative, up to each completion.
 
     The rate is k / (t_k - start) by counting, and L / W by Little's law, with L requests in flight
     and W the mean time that the k requests were.
     """
-    ends = np.array([r.last_token_s for r in completed], dtype=np.float64)
-    stays = np.array([_stay_s(r) for r in completed], dtype=np.float64)
-    mismatch: FloatArray = np.cumsum(stays) / (in_flight * (ends - start_s)) - 1
-    return mismatch
+    stays_s = np.cumsum(completed.finished_s - completed.sent_s)
+    excess: FloatArray = stays_s / (in_flight * (completed.last_token_s - start_s)) - 1
+    return excess
 
 
-def _stay_s(record: Record) -> float:
-    """How long a request was in flight."""
-    assert record.sent_s is not None
-    assert record.finished_s is not None
-    return record.finished_s - record.sent_s
+def time_average(begun_s: FloatArray, ended_s: FloatArray, start_s: float, end_s: float) -> float:
+    """Mean over [start, end] of the number of intervals [begun, ended] at a time.
 
-
-def completions(records: Sequence[Record], start_s: float, end_s: float) -> list[Record]:
-    """Requests completed in (start, end], by the time of their last token."""
-    found = [
-        (r.last_token_s, i)
-        for i, r in enumerate(records)
-        if r.outcome == "completed"
-        and not r.warmup
-        and r.last_token_s is not None
-        and start_s < r.last_token_s <= end_s
-    ]
-    return [records[i] for _, i in sorted(found)]
-
-
-def in_flight_mean(records: Sequence[Record], start_s: float, end_s: float) -> float:
-    """Time average over [start, end] of requests sent and not ended."""
+    One that never began (NaN) is none. NaN for an empty window.
+    """
     if end_s <= start_s:
         return math.nan
-    busy_s = 0.0
-    for r in records:
-        if r.sent_s is not None:
-            ended_s = end_s if r.finished_s is None else r.finished_s
-            busy_s += max(0.0, min(ended_s, end_s) - max(r.sent_s, start_s))
-    return busy_s / (end_s - start_s)
+    inside_s = np.minimum(ended_s, end_s) - np.maximum(begun_s, start_s)
+    return float(np.nansum(np.maximum(inside_s, 0.0))) / (end_s - start_s)
 
 
 def tokens_of(record: Record) -> int:
@@ -146,9 +226,11 @@ def relative_errors(window: Window, *, closed: bool) -> tuple[float, float]:
     """Half widths of the 95 % intervals of throughput and of mean E2E, relative to their values.
 
     By batch means: completions are cut into up to `GROUPS` groups of consecutive ones. A group's
-    throughput is its tokens over the time since the end of the group before; in a closed loop its
-    tokens over the time that its requests were in flight, to which throughput is proportional by
-    Little's law and which clumps do not disturb. There the `mismatch` of the window is added.
+    throughput is its tokens over the time since the end of the group before; in a closed loop that
+    was held its tokens over the time that its requests were in flight, to which throughput is
+    proportional by Little's law and which clumps do not disturb. There the `mismatch` of the window
+    is added. Where slots paused, the share of the load that they left out is added to both: the
+    row is about a load that was not there all the time.
 
     Returns:
         Infinity for both where there are fewer than `MIN_GROUPS` groups.
@@ -159,20 +241,24 @@ def relative_errors(window: Window, *, closed: bool) -> tuple[float, float]:
     if groups < MIN_GROUPS:
         return math.inf, math.inf
 
-    def by_group(values: list[float]) -> FloatArray:
-        return np.array(values[: groups * size], dtype=np.float64).reshape(groups, size)
+    def by_group(values: FloatArray) -> FloatArray:
+        return values[: groups * size].reshape(groups, size)
 
-    tokens = by_group([tokens_of(r) for r in completed]).sum(axis=1)
-    e2e_s = by_group([r.e2e_s or math.nan for r in completed]).mean(axis=1)
-    if closed:
-        times = by_group([_stay_s(r) for r in completed]).sum(axis=1)
+    tokens = by_group(completed.tokens).sum(axis=1)
+    e2e_s = by_group(completed.last_token_s - completed.sent_s).mean(axis=1)
+    if closed and not window.paused:
+        times = by_group(completed.finished_s - completed.sent_s).sum(axis=1)
         edge = abs(float(mismatch(completed, window.start_s, window.in_flight)[-1]))
     else:
-        ends = by_group([r.last_token_s or math.nan for r in completed])[:, -1]
+        ends = by_group(completed.last_token_s)[:, -1]
         times, edge = np.diff(ends, prepend=window.start_s), 0.0
         if not (times > 0).all():  # a whole group in one burst: wait for larger groups
             return math.inf, math.inf
-    return relative_half_width(tokens / times) + edge, relative_half_width(e2e_s)
+    left_out = window.paused_share
+    return (
+        relative_half_width(tokens / times) + edge + left_out,
+        relative_half_width(e2e_s) + left_out,
+    )
 
 
 def relative_half_width(means: FloatArray) -> float:
@@ -190,3 +276,7 @@ def relative_half_width(means: FloatArray) -> float:
     standard_error = math.sqrt(variance / (n - 1) / n * (1 + r) / (1 - r))
     quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return quantile * standard_error / mean
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

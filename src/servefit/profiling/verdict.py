@@ -1,0 +1,41 @@
+"""Whether a steady window is a measurement of the load that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from servefit.profiling.record import Record
+from servefit.profiling.window import Window
+from servefit.runs.check import FAILED_SHARE
+
+#: A closed loop that lost more than this share of its load by pauses after failures measured
+#: another load.
+MAX_PAUSED_SHARE = 0.05
+
+
+def unusable(window: Window) -> tuple[str, str] | None:
+    """Why a window is no measurement of the load asked for, in one word and in full.
+
+    More than `FAILED_SHARE` of its requests failed, for which `servefit.runs.check` would refuse
+    the row, or slots paused for more than `MAX_PAUSED_SHARE` of the load.
+    """
+    completed, failed = len(window.completed), window.failed.records
+    if completed < (completed + len(failed)) * (1 - FAILED_SHARE):
+        return blame(failed, completed + len(failed))
+    if window.paused_share > MAX_PAUSED_SHARE:
+        return "load_not_held", (
+            f"{window.paused:.3g} slots on average paused after a failure, with "
+            f"{window.in_flight:.3g} requests in flight; at most {MAX_PAUSED_SHARE:.0%} may pause"
+        )
+    return None
+
+
+def blame(failed: Sequence[Record], ended: int) -> tuple[str, str]:
+    """The most frequent kind of failure, and what to say of it."""
+    kinds = [r.error or "" for r in failed]
+    kind = max(kinds, key=kinds.count)
+    detail = next(r.detail for r in failed if r.error == kind)
+    return kind, (
+        f"{len(failed)} of {ended} requests failed (at most {FAILED_SHARE:.0%} may), most by "
+        f"{kind}: {detail}"
+    )
