@@ -56,6 +56,7 @@ class Script:
     faults: list[dict[str, Any]] = field(default_factory=list)
     #: path -> statuses of its first answers
     page_faults: dict[str, list[int]] = field(default_factory=dict)
+    health: int = 200
     seed: int = 1
 
 
@@ -323,7 +324,7 @@ class Server:
             return c.refuse(status, "not now", "Retry-After: 0.1\r\n" if status == 429 else "")
         match path:
             case "/health":
-                return c.reply({})
+                return c.reply({}, s.health)
             case "/v1/models":
                 model = {"id": "stub-model", "object": "model", "max_model_len": s.max_model_len}
                 return c.reply({"object": "list", "data": [model]})

@@ -263,6 +263,53 @@ def test_a_launch_that_fails_names_the_cause_for_its_points_only(tmp_path: Path)
     assert rows[0]["max_num_seqs"] == 9
 
 
+def late_campaign(path: Path, launch: str, max_time_s: float) -> Campaign:
+    with Journal(path) as journal:
+        options = Options(limits=Limits(1e-9, 60.0, 5.0), max_time_s=max_time_s)
+        late = Campaign(Target(launch=launch), journal, options, Quiet())
+        assert run(late.run(POINTS[:2])) == []
+    return late
+
+
+def test_a_launch_cut_off_by_the_campaign_s_end_is_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    late = late_campaign(path, f'{sys.executable} -c "import time; time.sleep(30)" {{port}}', 0.6)
+    assert late.out_of_time
+    assert late.missing == POINTS[:2]
+    assert path.read_text() == ""
+    assert not list(tmp_path.glob("*.pid"))
+
+
+def serve_once(again: str, flag: Path, script: str = "{}") -> str:
+    """A launch command that serves the first time; then it does what ``again`` says."""
+    serve = f"os.execv(sys.executable, [sys.executable, '{STUB}', sys.argv[1], sys.argv[2]])"
+    code = f"import os, sys, time; p = '{flag}'; f = os.path.exists(p); open(p, 'w'); "
+    return f"{sys.executable} -c \"{code}{again} if f else {serve}\" {{port}} '{script}'"
+
+
+def test_a_launched_server_that_dies_as_the_time_ends_leaves_no_false_row(tmp_path: Path) -> None:
+    script = json.dumps({"faults": [{"kind": "die", "at": [3]}]})
+    command = serve_once("time.sleep(30)", tmp_path / "flag", script)
+    late = late_campaign(tmp_path / "runs.jsonl", command, 3.0)
+    assert late.missing == POINTS[:2]
+
+
+def test_a_launch_that_fails_spares_what_was_measured_before(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    target = Target(launch=serve_once("sys.exit(3)", tmp_path / "flag"))
+    assert [r["status"] for r in campaign(path, target, POINTS[:1])[0]] == ["ok"]
+    rows, _ = campaign(path, target, POINTS[:3])
+    assert [(r["status"], r["error"]) for r in rows] == [("failed", "launch")] * 2
+    assert "status 3" in rows[0]["error_detail"]
+
+
+def test_a_launched_server_that_ends_at_the_first_request_is_named(tmp_path: Path) -> None:
+    script = json.dumps({"faults": [{"kind": "die", "at": [0]}]})
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(launch=f"{SERVE} '{script}'"), POINTS[:1])
+    assert rows[0]["error"] == "launch"
+    assert "the server ended with status 1" in rows[0]["error_detail"]
+
+
 def test_a_port_that_another_server_holds_is_not_measured(stub: Stub, tmp_path: Path) -> None:
     rows, _ = campaign(tmp_path / "runs.jsonl", Target(stub.url, launch=SERVE), POINTS[:1])
     assert "another server answers" in rows[0]["error_detail"]

@@ -99,6 +99,24 @@ def test_a_launch_that_fails_in_a_dry_run_is_one_line(servefit: Run) -> None:
     assert "--launch: no-such-program: No such file" in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", *LOAD, "--auto", "3"],
+        ["tune", "--input-tokens", "8", "--output-tokens", "8", "--slo", "tpot=1s"],
+    ],
+)
+def test_a_launch_that_fails_is_named_where_points_are_chosen(
+    servefit: Run, words: list[str]
+) -> None:
+    code = "import sys; sys.exit('error: unrecognized arguments: --max-num-seq 4')"
+    launch = ["--launch", f'{sys.executable} -c "{code}" {{port}}']
+    status, _, err = servefit(words[0], *launch, *words[1:])
+    assert status == 2
+    assert "--launch: the server ended with status 1: unknown argument --max-num-seq 4" in err
+    assert "catalogue" not in err
+
+
 def test_failed_points_exit_1_and_tell_the_reason(
     stub: Stub, servefit: Run, tmp_path: Path
 ) -> None:

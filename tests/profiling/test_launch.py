@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,14 @@ from servefit.profiling.client import Client
 from servefit.profiling.launch import (
     LaunchedServer,
     LaunchFailedError,
+    OutOfTimeError,
     clean_up,
     fill,
     free_port,
     placeholders,
     start_failure,
 )
-from tests.stub_process import STUB, run
+from tests.stub_process import STUB, Stub, run
 
 #: A server that starts a helper in a process of its own and ignores SIGTERM, both asleep.
 STUBBORN = (
@@ -140,6 +142,28 @@ def test_a_server_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None
     wait_until(lambda: server.log.stat().st_size)
     with pytest.raises(LaunchFailedError, match=r"within 0.5 s: loading \(see .*server.log\)"):
         run(work())
+    server.stop()
+
+
+async def await_health(server: LaunchedServer, url: str, *limits: float) -> None:
+    async with Client(url) as client:
+        await server.until_healthy(client, *limits)
+
+
+@pytest.mark.parametrize("script", [{"health": 503}, {"page_faults": {"/v1/models": [503] * 99}}])
+def test_a_server_that_still_loads_is_not_healthy(
+    tmp_path: Path, stub: Stub, script: dict[str, Any]
+) -> None:
+    """As llama.cpp does, which lists its model before it can serve it."""
+    server = launched(tmp_path, [sys.executable, "-c", "import time; time.sleep(60)"])
+    server.start()
+    stub.script(**script)
+    with pytest.raises(LaunchFailedError, match=r"within 0.3 s"):
+        run(await_health(server, stub.url, 0.3))
+    with pytest.raises(OutOfTimeError):
+        run(await_health(server, stub.url, 60.0, time.perf_counter() + 0.3))
+    stub.script(health=404)  # it has no such page
+    run(await_health(server, stub.url, 5.0))
     server.stop()
 
 

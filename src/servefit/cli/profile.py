@@ -223,7 +223,7 @@ async def _look(points: Sequence[Point], target: Target, options: Options) -> li
     from pathlib import Path
 
     from servefit.cli.profile_display import ConsoleDisplay
-    from servefit.profiling.launch import LaunchFailedError
+    from servefit.profiling.launch import LaunchFailedError, OutOfTimeError
     from servefit.profiling.plan import in_order
     from servefit.profiling.session import open_session
 
@@ -240,6 +240,8 @@ async def _look(points: Sequence[Point], target: Target, options: Options) -> li
             display.server(session.server)
     except LaunchFailedError as failure:
         raise ServefitError(f"--launch: {failure}") from None
+    except OutOfTimeError:
+        raise ServefitError("--launch: the server does not start within --max-time") from None
     for point in ordered:
         click.echo(point.label, err=True)
     return []

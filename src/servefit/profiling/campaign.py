@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import servefit
 from servefit.errors import ServefitError
 from servefit.profiling.journal import Journal
-from servefit.profiling.launch import LaunchFailedError
+from servefit.profiling.launch import LaunchFailedError, OutOfTimeError
 from servefit.profiling.lengths import read_trace
 from servefit.profiling.measure import Limits, PointFailedError, measure
 from servefit.profiling.plan import Point, in_order
@@ -123,7 +123,10 @@ class Campaign:
 
         async def work() -> None:
             for group in groups:
-                await self._group(group[0].settings, _each(group))
+                try:
+                    await self._group(group[0].settings, _each(group))
+                except LaunchFailedError as failure:
+                    self._launch_failed(group, failure)
 
         done = [p for p in ordered if p not in set(itertools.chain(*groups))]
         self.display.begin(ordered, done)
@@ -140,8 +143,15 @@ class Campaign:
     async def run_adaptively(
         self, choose: Chooser, settings: tuple[tuple[str, str], ...] = ()
     ) -> list[dict[str, Any]]:
-        """Measure the points that ``choose`` names, each after seeing the rows so far; as `run`."""
-        return await self._within_time(self._group(settings, choose))
+        """Measure the points that ``choose`` names, each after seeing the rows so far; as `run`.
+
+        Raises:
+            ServefitError: as `run`; the server does not start.
+        """
+        try:
+            return await self._within_time(self._group(settings, choose))
+        except LaunchFailedError as failure:
+            raise ServefitError(f"--launch: {failure}") from None
 
     async def _within_time(self, work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
         before = len(self.journal.rows)
@@ -163,11 +173,15 @@ class Campaign:
         done = {row.get("point_id") for row in self.journal.rows if row.get("status") == "ok"}
         return [p for p in points if p.key(whom) not in done]
 
-    async def _group(self, settings: tuple[tuple[str, str], ...], choose: Chooser) -> None:
-        """Points of one server setting; the server is launched again if it dies."""
+    async def _group(self, settings: Settings, choose: Chooser) -> None:
+        """Points of one server setting; the server is launched again if it dies.
+
+        Raises:
+            LaunchFailedError: it does not start.
+        """
         point: Point | None = None
         attempt = 0
-        while True:
+        while self.remaining_s > 0:
             try:
                 async with open_session(
                     self.target,
@@ -178,7 +192,7 @@ class Campaign:
                 ) as session:
                     self.display.server(session.server)
                     whom = self._whom[settings] = self.target.identity(session.server)
-                    while self.remaining_s > 0:
+                    while self.remaining_s > 0 and session.alive():
                         if point is None:
                             point, attempt = choose(session.server, whom, self.journal.rows), 0
                         if point is None:
@@ -190,21 +204,19 @@ class Campaign:
                             point = None
                         else:
                             attempt += 1
-                        if not session.alive():
-                            break
-                    else:
-                        self.out_of_time = True
-                        return
-            except LaunchFailedError as failure:
-                # Every other point of this setting would fail in the same way.
-                known = self.target.row_settings(settings)
-                server = Server(self.target.model or "", settings=known)
+            except OutOfTimeError:
+                break
+        self.out_of_time = True
+
+    def _launch_failed(self, points: Iterable[Point], failure: LaunchFailedError) -> None:
+        """Record for what is left of one setting's points that its server does not start."""
+        for point in points:
+            known = self.target.row_settings(point.settings)
+            server = Server(self.target.model or "", settings=known)
+            missing = self._missing([point], self.target.identity(server))
+            if missing and point not in self._tried:
                 failed = PointFailedError("launch", str(failure), [])
-                whom = self.target.identity(server)
-                while point := point or choose(server, whom, self.journal.rows):
-                    self._append(point, server, failure_row(point, server, failed))
-                    point = None
-                return
+                self._append(point, server, failure_row(point, server, failed))
 
     async def _attempt(self, session: Session, point: Point, attempt: int) -> bool:
         """Measure a point once; whether that settles it, by a row, or it is to be tried again."""

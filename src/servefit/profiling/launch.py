@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import math
 import os
 import re
 import shlex
@@ -95,6 +96,10 @@ class LaunchFailedError(Exception):
     """A server did not start; the message names the cause."""
 
 
+class OutOfTimeError(Exception):
+    """The time of the whole campaign ended before a server had started."""
+
+
 class LaunchedServer:
     """A server process and everything it starts.
 
@@ -138,27 +143,32 @@ class LaunchedServer:
         """Whether the process that was started still runs."""
         return self._process is not None and self._process.poll() is None
 
-    async def until_healthy(self, client: Client, timeout_s: float) -> None:
-        """Wait until the server lists its model.
+    async def until_healthy(
+        self, client: Client, timeout_s: float, give_up_s: float = math.inf
+    ) -> None:
+        """Wait until the server lists its model and does not say that it is still loading.
 
         Raises:
             LaunchFailedError: it ended, or did not answer in time; the message names the cause.
+            OutOfTimeError: ``give_up_s``, by ``time.perf_counter``, came first.
         """
-        give_up_s = time.perf_counter() + timeout_s
-        while time.perf_counter() < give_up_s:
-            if not self.alive:
-                assert self._process is not None
-                code = self._process.returncode
-                raise LaunchFailedError(
-                    f"the server ended with status {code}: {self.cause(client)}"
-                )
-            reply = await client.query("/v1/models", timeout_s=5.0)
-            if reply is not None and reply.status in (200, 401, 403, 404):
+        late_s = time.perf_counter() + timeout_s
+        while self.alive:
+            if await _healthy(client):
                 return
+            if time.perf_counter() >= give_up_s:
+                raise OutOfTimeError
+            if time.perf_counter() >= late_s:
+                raise LaunchFailedError(
+                    f"the server did not answer within {timeout_s:g} s: {self.cause(client)}"
+                )
             await asyncio.sleep(POLL_S)
-        raise LaunchFailedError(
-            f"the server did not answer within {timeout_s:g} s: {self.cause(client)}"
-        )
+        raise self.ended(client)
+
+    def ended(self, client: Client) -> LaunchFailedError:
+        """That the server has ended, and why."""
+        code = self._process.returncode if self._process is not None else None
+        return LaunchFailedError(f"the server ended with status {code}: {self.cause(client)}")
 
     def cause(self, client: Client) -> str:
         """Why it did not start, as its log tells; the log may hold the API key, this does not."""
@@ -179,6 +189,18 @@ class LaunchedServer:
             self._process.wait()
             self._process = None
         self.pid_file.unlink(missing_ok=True)
+
+
+async def _healthy(client: Client) -> bool:
+    """Whether models are listed, and ``/health``, where there is one, does not say 503.
+
+    llama.cpp lists its model while it still loads it, which only ``/health`` tells.
+    """
+    models = await client.query("/v1/models", timeout_s=5.0)
+    if models is None or models.status not in (200, 401, 403, 404):
+        return False
+    health = await client.query("/health", timeout_s=5.0)
+    return health is not None and health.status != 503
 
 
 def start_failure(log: str) -> str | None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from servefit.errors import ServefitError
@@ -51,12 +51,14 @@ class Patience:
         client: connections to the server.
         give_up_s: when to stop asking again, by ``time.perf_counter``.
         report: told why it waits.
+        alive: whether the server, if we launched it, still runs.
         allowed_s: time that failures may cost.
     """
 
     client: Client
     give_up_s: float = math.inf
     report: Callable[[str], None] = lambda text: None
+    alive: Callable[[], bool] = lambda: True
     allowed_s: float = field(default_factory=lambda: PATIENCE_S)
     _lost_s: float = 0.0
     _met: bool = False
@@ -76,7 +78,7 @@ class Patience:
 
     async def optional(self, path: str, data: Any = None) -> Reply | None:
         """As `query`, of a page that the server may do without."""
-        short = Patience(self.client, self.give_up_s, self.report, OPTIONAL_PATIENCE_S)
+        short = replace(self, allowed_s=OPTIONAL_PATIENCE_S, _lost_s=0.0)
         return await short.query(path, data)
 
     async def generate(self, server: Server, prompt_json: str, ask: Ask) -> Record:
@@ -125,7 +127,8 @@ class Patience:
             now_s = time.perf_counter()
             self._lost_s += now_s - begun_s + wait_s
             allowed_s = self.allowed_s if self._met else min(self.allowed_s, STRANGER_PATIENCE_S)
-            if self._lost_s > allowed_s or now_s + wait_s > self.give_up_s:
+            in_time = self._lost_s <= allowed_s and now_s + wait_s <= self.give_up_s
+            if not in_time or not self.alive():
                 return result
             self.report(f"{trouble.reason}; asking again in {wait_s:.1f} s")
             await asyncio.sleep(wait_s)

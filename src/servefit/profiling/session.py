@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,8 @@ def open_session(
 
     Raises:
         ServefitError: see `discover`, `probe` and `fill`.
-        LaunchFailedError: the launched server does not start.
+        LaunchFailedError: the launched server does not start, or ends at the first questions.
+        OutOfTimeError: ``give_up_s`` came before the launched server was there.
     """
     if target.launch is not None:
         return _launched(target, target.launch, settings, stem, give_up_s, report)
@@ -127,9 +127,10 @@ async def _connected(
     settings: Settings,
     give_up_s: float,
     report: Callable[[str], None],
+    alive: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Session]:
     async with target.client(url) as client:
-        patience = Patience(client, give_up_s, report)
+        patience = Patience(client, give_up_s, report, alive)
         server = await discover(
             client,
             model=target.model,
@@ -140,7 +141,7 @@ async def _connected(
         server = await probe(client, server, chat=target.chat, patience=patience)
         # Not from a seed: the same prompts again would meet a server that has cached them.
         prompts = await make_prompts(client, server, random.Random(), patience=patience)
-        yield Session(client, server, prompts)
+        yield Session(client, server, prompts, alive)
 
 
 @asynccontextmanager
@@ -169,11 +170,17 @@ async def _launched(
     launched.start()
     try:
         async with target.client(url) as client:
-            timeout_s = min(target.launch_timeout_s, give_up_s - time.perf_counter())
-            await launched.until_healthy(client, timeout_s)
-        async with _connected(target, url, settings, give_up_s, report) as session:
-            session.alive = lambda: launched.alive
-            yield session
+            await launched.until_healthy(client, target.launch_timeout_s, give_up_s)
+            async with AsyncExitStack() as stack:
+                try:
+                    session = await stack.enter_async_context(
+                        _connected(target, url, settings, give_up_s, report, lambda: launched.alive)
+                    )
+                except ServefitError:
+                    if launched.alive:
+                        raise
+                    raise launched.ended(client) from None
+                yield session
     finally:
         launched.stop()
 
