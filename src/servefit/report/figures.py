@@ -48,7 +48,7 @@ def figures(
     chart = charts.filled(charts.steps(title, causes), data, **PANEL)
     found.append(Figure("steps", f"{title} by cause against the batch", chart))
     if data["memory"]:
-        chart = charts.filled(charts.memory(), data, width=720, height=48)
+        chart = charts.filled(charts.memory(), data, width=PANEL["width"], height=48)
         parts = ", ".join(f"{row['part']} {row['gib']:.3g} GiB" for row in data["memory"])
         found.append(Figure("memory", f"Memory of one GPU: {parts}", chart))
     if fit is not None:
@@ -84,7 +84,8 @@ def main_figure(view: View, data: Mapping[str, Any]) -> Any:
     if view.problem.curve.confidence is not None:
         legend.append(f"band: {interval_name(view)}")
     if data["measured"]:
-        legend.append("dots: measured")
+        hollow = any(not row["fitted"] for row in data["measured"])
+        legend.append("dots: measured" + (", hollow: not in the fit" if hollow else ""))
     return charts.main_figure(data, latency, title, [asked(view), " · ".join(legend)])
 
 

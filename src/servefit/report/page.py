@@ -182,6 +182,11 @@ def _parameter(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _span(low: float, high: float) -> str:
+    ends = dict.fromkeys((f"{low:.4g}", f"{high:.4g}"))
+    return " to ".join(ends)
+
+
 def _facts(view: View, source: Source | None) -> list[tuple[str, str]]:
     fit = view.calibration
     errors = {"total_tokens_per_s": "throughput", "e2e_s": "E2E", "step_time_s": "step time"}
@@ -195,7 +200,7 @@ def _facts(view: View, source: Source | None) -> list[tuple[str, str]]:
         ("Fitted on", f"{len(fit.residuals)} rows" if fit.residuals else "no run: priors alone"),
         ("Models seen", ", ".join(m.name for m in fit.models) or "none"),
         ("GPUs seen", ", ".join(h.name for h in fit.hardware) or "none"),
-        *((f"Range of {name}", f"{r.low:g} to {r.high:g}") for name, r in fit.ranges.items()),
+        *((f"Range of {name}", _span(r.low, r.high)) for name, r in fit.ranges.items()),
         ("Error on the training rows (MAPE)", ", ".join(trained) or "unknown"),
         ("Fingerprint of the runs", fit.runs_fingerprint or "none"),
         ("Versions of the fit", ", ".join(f"{k} {v}" for k, v in fit.versions.items()) or "none"),
