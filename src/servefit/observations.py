@@ -21,6 +21,9 @@ ContextFrom = Literal["lengths", "mean_live_tokens"] | Workload
 
 _T = TypeVar("_T", bound=Hashable)
 
+#: Columns that tell what a row ran on.
+_HARDWARE = ("gpu", "dtype", "peak_flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes")
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -181,8 +184,16 @@ def _what_ran(
     models = _distinct(_keys(frame, "model", "dtype", "kv_cache_dtype"), _model_of)
     if gpu is not None:
         return models, ((gpu,), np.zeros(frame.height, dtype=np.int64))
-    names = ("gpu", "dtype", "peak_flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes")
-    return models, _distinct(_keys(frame, *names), _hardware_of)
+    return models, _distinct(_keys(frame, *_HARDWARE), _hardware_of)
+
+
+def hardware_of(frame: pl.DataFrame) -> tuple[Hardware, ...]:
+    """The distinct accelerators of some rows: peaks that they carry, else the catalogue's.
+
+    Raises:
+        ServefitError: a row names none, or one that the catalogue lacks.
+    """
+    return _distinct(_keys(frame, *_HARDWARE), _hardware_of)[0]
 
 
 def _serving(columns: _Columns, index: IntArray, *, batch_is_cap: bool) -> Serving:

@@ -120,6 +120,28 @@ def test_preempted_runs_bound_the_batch_and_unknown_models_go_without_memory(
     assert "--max-num-seqs 16" in printed
 
 
+@pytest.mark.parametrize(
+    ("columns", "cells", "freed"),
+    [
+        ("", "", False),
+        (",peak_flops_per_s,memory_bandwidth_bytes_per_s,memory_bytes", ",1e12,1e11,24e9", True),
+    ],
+    ids=["its name alone", "its peaks and memory"],
+)
+def test_measured_runs_may_be_of_a_gpu_that_no_catalogue_has(
+    run: Run, tmp_path: Path, columns: str, cells: str, freed: bool
+) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        f"model,gpu,input_tokens,output_tokens,max_num_seqs,total_tokens_per_s,e2e_mean_s{columns}\n"
+        f"{MODELS[0]},HomeMade,100,101,1,201,1{cells}\n{MODELS[0]},HomeMade,100,101,8,1072,1.5{cells}\n"
+    )
+    answer = run("advise", "--measured", table, "--json").json
+    assert answer["batch_cap"] == 8
+    assert answer["kv_bytes"] is not None
+    assert (answer["freed_bytes"] is not None) == freed
+
+
 def test_runs_that_fitted_beyond_the_reservation_free_nothing(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     table.write_text(

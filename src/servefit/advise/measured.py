@@ -9,6 +9,8 @@ import numpy as np
 from servefit.advise.curve import Curve, measured_curve
 from servefit.advise.decision import Limit
 from servefit.errors import ServefitError
+from servefit.hardware import UNKNOWN, Hardware
+from servefit.observations import hardware_of
 from servefit.points import FloatArray
 from servefit.runs.table import RunTable
 
@@ -34,7 +36,8 @@ class MeasuredRuns:
         curve: throughput and latency by batch cap.
         limits: caps beyond which a run was preempted.
         preemptions_known: whether the runs say if they were preempted.
-        model, gpu, dtype, kv_cache_dtype: as the runs name them; ``None`` where they do not.
+        model, dtype, kv_cache_dtype: as the runs name them; ``None`` where they do not.
+        hardware: what they ran on, with what is known of it.
         tensor_parallel_size: GPUs of the replica; 1 where the runs do not say.
     """
 
@@ -42,7 +45,7 @@ class MeasuredRuns:
     limits: tuple[Limit, ...]
     preemptions_known: bool
     model: str | None
-    gpu: str | None
+    hardware: Hardware
     dtype: str | None
     kv_cache_dtype: str | None
     tensor_parallel_size: int
@@ -103,11 +106,21 @@ def measured_runs(table: RunTable, *, single_tokens_per_s: float | None = None) 
         limits=limits,
         preemptions_known=bool(np.isfinite(preemptions).all()),
         model=setting["model"],
-        gpu=setting["gpu"],
+        hardware=_hardware(table, setting["gpu"]),
         dtype=_stated(setting["dtype"]),
         kv_cache_dtype=_stated(setting["kv_cache_dtype"]),
         tensor_parallel_size=1 if parallel is None else int(float(parallel)),
     )
+
+
+def _hardware(table: RunTable, name: str | None) -> Hardware:
+    """What ran; all but its name is unknown where neither the rows nor the catalogue tell."""
+    if name is None:
+        return UNKNOWN
+    try:
+        return hardware_of(table.frame)[0]
+    except ServefitError:
+        return Hardware(name=name)
 
 
 def _only(table: RunTable, column: str) -> str | None:

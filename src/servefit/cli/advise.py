@@ -192,7 +192,7 @@ def _measured(
     """The problem on the curve of measured runs."""
     from servefit.advise import measured_problem
     from servefit.advise.measured import measured_runs
-    from servefit.hardware import UNKNOWN, get_hardware
+    from servefit.hardware import get_hardware
 
     if any(given[name] is not None for name in ("input_tokens", "output_tokens", "workload")):
         raise ServefitError(
@@ -201,13 +201,12 @@ def _measured(
         )
     runs = measured_runs(common.load_rows(files, where), single_tokens_per_s=single_throughput)
     model, warnings = _measured_model(given, runs)
-    gpu = given["gpu"] or runs.gpu
     problem = measured_problem(
         runs.curve,
         slos,
         terms,
         model=model,
-        hardware=UNKNOWN if gpu is None else get_hardware(gpu),
+        hardware=runs.hardware if given["gpu"] is None else get_hardware(given["gpu"]),
         tensor_parallel_size=given["tensor_parallel_size"] or runs.tensor_parallel_size,
         limits=runs.limits,
         preemptions_known=runs.preemptions_known,
