@@ -49,6 +49,7 @@ class Fixture:
         self.llm: dict[str, Any] = {}
         self.loaded: list[dict[str, Any]] = []
         self.shown: list[str] = []
+        self.max_time_s = 60.0
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args: self.shown.append(name)
@@ -61,8 +62,11 @@ class Fixture:
     def run(self, limits: Limits = SHORT, **points: Any) -> list[dict[str, Any]]:
         lengths = {"input_tokens": [10], "output_tokens": [5]}
         with Journal(self.output) as journal:
-            campaign = OfflineCampaign(TARGET, journal, Options(limits), self, self.load)
-            return campaign.run(cross(**{**lengths, **points}))
+            options = Options(limits, max_time_s=self.max_time_s)
+            campaign = OfflineCampaign(TARGET, journal, options, self, self.load)
+            rows = campaign.run(cross(**{**lengths, **points}))
+            self.missing = campaign.missing
+        return rows
 
     def steps(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in steps_path(self.output).read_text().splitlines()]
@@ -215,6 +219,41 @@ def test_a_point_ends_once_it_is_known_well_enough(offline: Fixture):
     (row,) = offline.run(Limits(rel_err=0.9, max_point_s=10.0, min_window_s=0.0), batch=[2])
     assert row["stopped_by"] == "precision"
     assert row["num_requests"] == 2 * MIN_BATCHES
+
+
+@pytest.mark.parametrize("output_tokens", [5, 500], ids=["some batches", "no batch"])
+def test_a_point_cut_off_by_the_total_time_is_left_for_the_next_run(
+    offline: Fixture, output_tokens: int
+):
+    offline.max_time_s = 0.3
+    endless = Limits(rel_err=1e-9, max_point_s=60.0, min_window_s=60.0)
+    assert offline.run(endless, batch=[1, 2], output_tokens=[output_tokens]) == []
+    assert [p.concurrency for p in offline.missing] == [1, 2]
+    assert offline.steps() == []
+    offline.max_time_s = 60.0
+    assert len(offline.run(batch=[1, 2])) == 2
+    assert offline.missing == ()
+
+
+@pytest.mark.parametrize("line", ['{"n": 1}', "[1]", "junk"])
+def test_a_table_of_steps_that_is_another_s_is_named(offline: Fixture, line: str):
+    steps_path(offline.output).write_text(f"{line}\n")
+    with pytest.raises(ServefitError, match=r"steps.jsonl: line 1 is no step of a campaign"):
+        offline.run(batch=[1])
+    assert steps_path(offline.output).read_text() == f"{line}\n"
+
+
+def test_the_end_of_time_is_no_success(offline: Fixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        VllmEngine, "load", lambda model, gpu, arguments: offline.load(TARGET, arguments)
+    )
+    monkeypatch.chdir(offline.output.parent)
+    words = ["profile", "--engine", "vllm-offline", "--model", "facebook/opt-125m"]
+    load = ["--batch", "1", "--input-tokens", "4", "--output-tokens", "2000", "--max-time", "1"]
+    result = CliRunner().invoke(cli, [*words, *load])
+    assert result.exit_code == 1
+    assert "--max-time is up" in result.output
+    assert "missing: 1 in flight, 4+2000 tokens" in result.output
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_a_point_that_the_time_cuts_off_is_missing_and_exits_1(stub: Stub, serve
     code, out, err = servefit("profile", stub.url, *LOAD, *slow)
     assert code == 1
     assert "Nothing was missing" not in out
-    assert "--max-time is up; missing: 2 in flight, 8+8 tokens; the same" in err
+    assert "--max-time is up: the same command again continues\n  missing: 2 in flight, 8+8" in err
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,28 @@ def test_tune_on_a_live_server_is_one_line(stub: Stub, servefit: Run, tmp_path: 
     rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert rows[0]["model"] == "facebook/opt-125m"
     assert len({row["point_id"] for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", *LOAD[2:], "--auto", "3"],
+        ["tune", *LOAD[2:], "--slo", "tpot=1s"],
+    ],
+    ids=["auto", "tune"],
+)
+def test_the_end_of_time_is_no_success_where_points_are_chosen(
+    stub: Stub, servefit: Run, words: list[str]
+) -> None:
+    stub.script(step_s=0.05)
+    slow = ["--precision", "0.001", "--max-point-time", "60", "--max-time", "1.5"]
+    shape = ["--shape", "facebook/opt-125m", "--gpu", "L4", "--max-num-seqs", "4"]
+    code, out, err = servefit(words[0], stub.url, *words[1:], *slow, *shape)
+    assert (code, out) == (1, "")
+    assert "next: 1 in flight, 8+8 tokens: the smallest load comes first" in err
+    assert "--max-time is up" in err
+    assert "missing: 1 in flight, 8+8 tokens, and what" in err
+    assert "nothing could be advised" not in err
 
 
 def test_tune_names_what_it_cannot_do(servefit: Run) -> None:

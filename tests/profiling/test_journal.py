@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,3 +119,20 @@ def test_a_device_is_no_campaign_file(tmp_path: Path) -> None:
     link.symlink_to("/dev/full")
     with pytest.raises(ServefitError, match="is no regular file"), Journal(link):
         pass
+
+
+@pytest.mark.parametrize(
+    ("row", "result"),
+    [
+        ({"status": "ok"}, True),
+        ({"status": "ok", "num_requests": 100, "completed": 99}, True),
+        ({"status": "ok", "num_requests": 20, "completed": 18}, False),
+        ({"status": "failed", "num_requests": 0, "completed": 0}, False),
+    ],
+)
+def test_a_row_that_check_would_refuse_for_its_failures_is_no_result(
+    tmp_path: Path, row: dict[str, Any], result: bool
+) -> None:
+    (tmp_path / "runs.jsonl").write_text(json.dumps({"point_id": "a", **row}) + "\n")
+    with Journal(tmp_path / "runs.jsonl") as journal:
+        assert journal.measured == ({"a"} if result else set())

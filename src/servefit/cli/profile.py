@@ -24,7 +24,7 @@ from servefit.cli.profile_options import (
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
-    from servefit.profiling.campaign import Campaign, Options
+    from servefit.profiling.campaign import Options
     from servefit.profiling.plan import Point
     from servefit.profiling.session import Target
 
@@ -135,7 +135,7 @@ def command(
             repeats=repeats,
         )
         if target is None:
-            rows = profile_offline(url, points, options, output, shared, dry_run=dry_run)
+            rows, late = profile_offline(url, points, options, output, shared, dry_run=dry_run)
         else:
             rows, late = _run(points, target, options, output, dry_run=dry_run)
     if as_json:
@@ -169,7 +169,7 @@ def _run(
 ) -> tuple[list[dict[str, Any]], bool]:
     """The rows, and whether the time was up before the last point."""
     from servefit.cli.profile_display import ConsoleDisplay
-    from servefit.cli.profile_run import run_loop
+    from servefit.cli.profile_run import run_loop, say_if_late
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
 
@@ -179,8 +179,7 @@ def _run(
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
         rows = run_loop(campaign.run(points))
-    say_if_late(campaign)
-    return rows, campaign.out_of_time
+    return rows, say_if_late(campaign)
 
 
 def _run_auto(
@@ -194,7 +193,7 @@ def _run_auto(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Points chosen by what they teach; the rows, and whether the time was up before it ended."""
     from servefit.cli.profile_display import ConsoleDisplay
-    from servefit.cli.profile_run import run_loop
+    from servefit.cli.profile_run import run_loop, say_if_late
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
 
@@ -203,19 +202,7 @@ def _run_auto(
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
         rows = run_loop(campaign.run_adaptively(chooser, setting))
-    say_if_late(campaign)
-    return rows, campaign.out_of_time
-
-
-def say_if_late(campaign: Campaign) -> None:
-    """Say that a campaign has not come to its end, and what is missing."""
-    if not campaign.out_of_time:
-        return
-    left = [point.label for point in campaign.missing]
-    what = f"; missing: {left[0]}" if left else ""
-    if len(left) > 1:
-        what += f" and {len(left) - 1} more"
-    click.echo(f"servefit: --max-time is up{what}; the same command again continues", err=True)
+    return rows, say_if_late(campaign, then=", and what is chosen after it")
 
 
 async def _look(points: Sequence[Point], target: Target, options: Options) -> list[dict[str, Any]]:

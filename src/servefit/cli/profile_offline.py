@@ -36,13 +36,14 @@ def profile_offline(
     given: Mapping[str, Any],
     *,
     dry_run: bool,
-) -> list[dict[str, Any]]:
-    """Run the points in process; returns the rows added to ``output``.
+) -> tuple[list[dict[str, Any]], bool]:
+    """Run the points in process; the rows added to ``output``, and whether the time was up.
 
     Raises:
         ServefitError: an option that makes no sense here, or as `OfflineCampaign.run`.
     """
     from servefit.cli.profile_display import ConsoleDisplay
+    from servefit.cli.profile_run import say_if_late
     from servefit.offline.campaign import OfflineCampaign, OfflineTarget
     from servefit.profiling.journal import Journal
 
@@ -61,7 +62,9 @@ def profile_offline(
             click.echo(f"{name} = {value}", err=True)
         for point in points:
             click.echo(point.label, err=True)
-        return []
+        return [], False
     display = ConsoleDisplay(common.console(stderr=True))
     with Journal(output) as journal, display.live():
-        return OfflineCampaign(target, journal, options, display).run(points)
+        campaign = OfflineCampaign(target, journal, options, display)
+        rows = campaign.run(points)
+    return rows, say_if_late(campaign)

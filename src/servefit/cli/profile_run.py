@@ -6,14 +6,19 @@ import asyncio
 import gc
 import importlib.util
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from servefit.errors import ServefitError
 
+if TYPE_CHECKING:
+    from servefit.profiling.plan import Point
+
 T = TypeVar("T")
+#: Points that are named where they are missing; what is more is counted.
+MOST_NAMED = 6
 
 
 def require_extra() -> None:
@@ -24,6 +29,30 @@ def require_extra() -> None:
             f"profiling needs {', '.join(missing)}: install it with `pip install "
             "'servefit[profile]'`"
         )
+
+
+class Ending(Protocol):
+    """How a campaign ended."""
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether its time was up before it was through."""
+
+    @property
+    def missing(self) -> Sequence[Point]:
+        """Points that were then left for the next run, as far as they were named."""
+
+
+def say_if_late(campaign: Ending, *, then: str = "") -> bool:
+    """Whether a campaign has not come to its end; says so, and what is missing."""
+    if not campaign.out_of_time:
+        return False
+    click.echo("servefit: --max-time is up: the same command again continues", err=True)
+    for point in campaign.missing[:MOST_NAMED]:
+        click.echo(f"  missing: {point.label}{then}", err=True)
+    if more := len(campaign.missing[MOST_NAMED:]):
+        click.echo(f"  missing: {more} more", err=True)
+    return True
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:

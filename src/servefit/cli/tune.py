@@ -79,7 +79,8 @@ def command(
 
     Points are chosen by what they teach per second; the law is fitted to them, and the cap that it
     advises is measured before it is printed. All rows stay in the campaign file, and the same
-    command again continues with it. The exit status is 1 if the measurement breaks an SLO.
+    command again continues with it. The exit status is 1 if the measurement breaks an SLO or
+    --max-time was up before the end.
 
     \b
     Example:
@@ -87,9 +88,8 @@ def command(
           --slo tpot=40ms --gpu H100
     """
     from servefit.advise import Infeasible, parse_slos
-    from servefit.cli.profile import say_if_late
     from servefit.cli.profile_display import ConsoleDisplay
-    from servefit.cli.profile_run import require_extra, run_loop
+    from servefit.cli.profile_run import require_extra, run_loop, say_if_late
 
     require_extra()
     from servefit.profiling.campaign import Campaign
@@ -115,8 +115,10 @@ def command(
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
         run_loop(campaign.run_adaptively(chooser, one_setting(sets)))
-    say_if_late(campaign)
+    late = say_if_late(campaign, then=", and what follows it")
     answer = chooser.answer
+    if answer is None and late:
+        sys.exit(1)
     if answer is None:
         raise ServefitError(
             f"nothing could be advised: no point was measured in full, see {output} for the reasons"
@@ -127,7 +129,7 @@ def command(
         raise ServefitError(answer.message)
     if not as_json:
         _print(chooser)
-    if any(v.broken for v in chooser.verifications[-1:]):
+    if late or any(v.broken for v in chooser.verifications[-1:]):
         sys.exit(1)
 
 

@@ -92,6 +92,7 @@ class OfflineCampaign:
         options: as for a live server, but nothing is tried again: no failure here is by chance.
         display: is told what happens.
         load: starts the engine, given its arguments.
+        missing: points that the time was up for; they are left for the next run.
     """
 
     target: OfflineTarget
@@ -99,11 +100,17 @@ class OfflineCampaign:
     options: Options
     display: Display
     load: Callable[[OfflineTarget, Mapping[str, Any]], Engine] = load_vllm
+    missing: Sequence[Point] = ()
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether it ended before it was through."""
+        return bool(self.missing)
 
     def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
         """Measure what the journal lacks of ``points``; returns the rows added.
 
-        Points that ``options.max_time_s`` leaves no time for are left to the next run.
+        Points that ``options.max_time_s`` leaves no time for, or cuts off, are `missing`.
 
         Raises:
             ServefitError: vLLM is not installed, does not start, or fails in a batch; a point is no
@@ -113,7 +120,7 @@ class OfflineCampaign:
         arguments = self.target.engine_arguments(ordered)
         before = len(self.journal.rows)
         give_up_s = time.perf_counter() + self.options.max_time_s
-        done = {row.get("point_id") for row in self.journal.rows if row.get("status") == "ok"}
+        done = self.journal.measured
         measured = [p for p in ordered if p.key(self.target.identity) in done]
         self.display.begin(ordered, measured)
         if len(measured) == len(ordered):
@@ -129,14 +136,14 @@ class OfflineCampaign:
                 left_s = give_up_s - time.perf_counter()
                 if point in measured:
                     self.display.skip(point)
-                elif left_s > 0:
-                    self._point(point, engine, server, steps, left_s)
+                elif left_s <= 0 or not self._point(point, engine, server, steps, left_s):
+                    self.missing = [*self.missing, point]
         return self.journal.rows[before:]
 
     def _point(
         self, point: Point, engine: Engine, server: Server, steps: Journal, left_s: float
-    ) -> None:
-        """Measure a point and write what came of it."""
+    ) -> bool:
+        """Measure a point and write what came of it; ``False``: ``left_s`` cut it off."""
         self.display.point(point)
         limits = self.options.limits
         limits = replace(limits, max_point_s=min(limits.max_point_s, left_s))
@@ -152,6 +159,10 @@ class OfflineCampaign:
             )
         except (PointFailedError, EngineFailedError) as error:
             failure = error
+        by_time = failure is None and result.stopped_by == "time"
+        by_time = by_time or (isinstance(failure, PointFailedError) and failure.kind == "time")
+        if by_time and left_s < self.options.limits.max_point_s:
+            return False
         origin = {
             **STATIC,
             "campaign": self.options.name,
@@ -176,6 +187,7 @@ class OfflineCampaign:
         self.display.row(point, row)
         if isinstance(failure, EngineFailedError):
             raise failure
+        return True
 
     def _step_row(self, step: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
         settings = {k: v for k, v in engine.settings.items() if k in COLUMNS["steps"]}
@@ -184,11 +196,27 @@ class OfflineCampaign:
 
 
 def forget_unfinished(path: Path, done: set[Any]) -> None:
-    """Cut off steps of a point whose row did not reach the journal, by a kill in between."""
+    """Cut off steps of a point whose row did not reach the journal, by a kill in between.
+
+    Raises:
+        ServefitError: the file is something else.
+    """
     if not path.exists():
         return
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["point_id"] in done]
+    kept = []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            continue
+        try:
+            point_id = json.loads(line)["point_id"]
+        except (ValueError, LookupError, TypeError):
+            raise ServefitError(
+                f"{path}: line {number} is no step of a campaign (a JSON object with a point_id): "
+                "move the file away, or write the runs to another one"
+            ) from None
+        if point_id in done:
+            kept.append(line)
     if len(kept) < len(lines):
         beside = path.with_name(f"{path.name}.tmp")
         beside.write_bytes(b"".join(kept))

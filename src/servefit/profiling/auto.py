@@ -14,6 +14,7 @@ from servefit.calibration import Calibration
 from servefit.errors import ServefitError
 from servefit.models import get_model
 from servefit.points import FloatArray, Points
+from servefit.profiling.journal import has_result
 from servefit.profiling.lengths import Length
 from servefit.profiling.plan import Point, cross
 from servefit.profiling.server import Server
@@ -73,7 +74,7 @@ class AutoChooser:
         if not self.tried:
             _require_model(server)
         ids = {point.key(whom): point for point in self.candidates(server)}
-        measured = [r for r in rows if r.get("point_id") in ids and r["status"] == "ok"]
+        measured = [r for r in rows if r.get("point_id") in ids and has_result(r)]
         done = {str(row["point_id"]) for row in measured} | self.tried
         left = {key: point for key, point in ids.items() if key not in done}
         chosen, reason = self._choose(left, len(done), measured)
@@ -160,7 +161,7 @@ def fit_rows(rows: Iterable[Mapping[str, Any]], law: str, gpu: str | None) -> Ca
     Raises:
         ServefitError: there are none, or the model or GPU is unknown.
     """
-    usable = [r for r in rows if r["status"] == "ok" and r["mean_batch"] is not None]
+    usable = [r for r in rows if has_result(r) and r["mean_batch"] is not None]
     if not usable:
         raise ServefitError(
             "no row has a mean batch, since the server hides how long requests wait: give "

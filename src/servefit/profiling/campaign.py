@@ -91,7 +91,7 @@ class Campaign:
     Attributes:
         target, journal, options, display: see there.
         out_of_time: it ended before it was through.
-        missing: points that were then left for the next run, where they were named beforehand.
+        missing: points that were then left for the next run, as far as they were named.
         give_up_s: when it will end, by ``time.perf_counter``.
     """
 
@@ -149,9 +149,12 @@ class Campaign:
             ServefitError: as `run`; the server does not start.
         """
         try:
-            return await self._within_time(self._group(settings, choose))
+            rows = await self._within_time(self._group(settings, choose))
         except LaunchFailedError as failure:
             raise ServefitError(f"--launch: {failure}") from None
+        if not self.out_of_time:
+            self.missing = ()
+        return rows
 
     async def _within_time(self, work: Coroutine[Any, Any, None]) -> list[dict[str, Any]]:
         before = len(self.journal.rows)
@@ -170,8 +173,7 @@ class Campaign:
 
     def _missing(self, points: Iterable[Point], whom: str) -> list[Point]:
         """Those of the points that no row has a result for."""
-        done = {row.get("point_id") for row in self.journal.rows if row.get("status") == "ok"}
-        return [p for p in points if p.key(whom) not in done]
+        return [p for p in points if p.key(whom) not in self.journal.measured]
 
     async def _group(self, settings: Settings, choose: Chooser) -> None:
         """Points of one server setting; the server is launched again if it dies.
@@ -192,7 +194,7 @@ class Campaign:
                 ) as session:
                     self.display.server(session.server)
                     whom = self._whom[settings] = self.target.identity(session.server)
-                    while self.remaining_s > 0 and session.alive():
+                    while session.alive():
                         if point is None:
                             point, attempt = choose(session.server, whom, self.journal.rows), 0
                         if point is None:
@@ -200,7 +202,11 @@ class Campaign:
                         if not self._missing([point], whom):
                             self.display.skip(point)
                             point = None
-                        elif await self._attempt(session, point, attempt):
+                            continue
+                        self.missing = [point]
+                        if self.remaining_s == 0:
+                            break
+                        if await self._attempt(session, point, attempt):
                             point = None
                         else:
                             attempt += 1
@@ -244,8 +250,7 @@ class Campaign:
             failure = PointFailedError("impossible", str(error), [])
             retries = 0
         if self.remaining_s == 0 and (failure or result.stopped_by == "time"):
-            self.out_of_time = True  # cut off by the campaign's end: left for the next run
-            return True
+            return False  # cut off by the campaign's end: left for the next run
         pause_s = RETRY_PAUSE_S * 2**attempt
         if failure and attempt < retries and pause_s < self.remaining_s:
             self.display.retry(point, str(failure))

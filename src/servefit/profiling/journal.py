@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from servefit.errors import ServefitError
+from servefit.runs.check import FAILED_SHARE
 
 SUFFIXES = (".jsonl", ".ndjson")
 
@@ -69,6 +70,11 @@ class Journal:
         """Close and unlock."""
         os.close(self._fd)
 
+    @property
+    def measured(self) -> set[Any]:
+        """Ids of the points that a row has a result for."""
+        return {row.get("point_id") for row in self.rows if has_result(row)}
+
     def _read(self) -> None:
         data = b""
         while part := os.read(self._fd, 2**20):
@@ -114,6 +120,17 @@ class Journal:
         while data:
             data = data[os.write(self._fd, data) :]
         os.fsync(self._fd)
+
+
+def has_result(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a result that `servefit.runs.check` takes, and need not be measured again.
+
+    A row with more failed requests than that was written by hand, or by an older version.
+    """
+    sent, completed = row.get("num_requests"), row.get("completed")
+    if isinstance(sent, int) and isinstance(completed, int):
+        return row.get("status") == "ok" and completed >= sent * (1 - FAILED_SHARE)
+    return row.get("status") == "ok"
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from servefit.advise import (
 from servefit.advise.decision import Rule
 from servefit.calibration import Calibration
 from servefit.profiling.auto import AutoChooser, fit_rows
+from servefit.profiling.journal import has_result
 from servefit.profiling.plan import Point
 from servefit.profiling.server import Server
 
@@ -110,7 +111,7 @@ class TuneChooser:
             if point is not None:
                 return point
             self._auto_ended = True
-        results = {str(r.get("point_id")): r for r in rows if r.get("status") == "ok"}
+        results = {str(r.get("point_id")): r for r in rows if has_result(r)}
         while True:
             if self._verifying is not None:
                 if self._verifying not in results:
