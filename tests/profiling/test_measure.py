@@ -204,6 +204,14 @@ def test_outputs_shorter_than_asked_are_said_and_never_hidden(stub: Stub) -> Non
     assert "output_shorter_than_asked" in row["flags"]
 
 
+def test_outputs_longer_than_asked_are_said_and_counted_as_they_came(stub: Stub) -> None:
+    stub.script(step_s=0.004, faults=[{"kind": "long", "every": 2}])
+    _, _, row = measured(stub, point(4))
+    assert row["output_tokens"] == pytest.approx(30, abs=4)
+    assert "output_longer_than_asked" in row["flags"]
+    assert "shorter" not in row["flags"]
+
+
 def test_missing_usage_is_said_and_lengths_are_as_asked(stub: Stub) -> None:
     stub.script(step_s=0.004, usage="none")
     _, _, row = measured(stub, point(4))
@@ -211,6 +219,7 @@ def test_missing_usage_is_said_and_lengths_are_as_asked(stub: Stub) -> None:
     assert "usage_missing" in row["flags"]
     assert row["itl_per_token_mean_s"] is None
     assert row["itl_mean_s"] >= 0.0035
+    assert "itl_per_chunk" in row["flags"]
 
 
 def test_itl_is_per_token_where_chunks_are_counted(stub: Stub) -> None:
@@ -218,6 +227,7 @@ def test_itl_is_per_token_where_chunks_are_counted(stub: Stub) -> None:
     _, _, row = measured(stub, point(2))
     assert row["itl_mean_s"] == pytest.approx(5 * row["itl_per_token_mean_s"], rel=0.1)
     assert row["itl_per_token_mean_s"] >= 0.0035
+    assert "itl_per_chunk" not in (row["flags"] or "")
 
 
 def test_a_few_failures_are_counted_and_the_point_goes_on(stub: Stub) -> None:
@@ -414,6 +424,25 @@ def test_a_busy_client_says_so(stub: Stub) -> None:
             return measured_row(point(4), server, result)
 
     assert "client_lag" in run(work())["flags"]
+
+
+def test_one_long_stall_of_the_client_is_said(stub: Stub) -> None:
+    """It is one late check among hundreds, but a tenth of the time."""
+    stub.script(step_s=0.01)
+
+    async def work() -> dict[str, Any]:
+        async with Client(stub.url) as client:
+            server = await probe(client, await discover(client))
+            prompts = await make_prompts(client, server, random.Random(1))
+            asyncio.get_running_loop().call_later(2.0, time.sleep, 0.3)
+            limits = Limits(rel_err=1e-9, max_point_s=4.0)
+            result = await measure(client, server, prompts, point(2), limits)
+            return measured_row(point(2), server, result)
+
+    row = run(work())
+    assert "client_lag" in row["flags"]
+    assert "ms at most" in row["flags"]
+    assert row["client_lag_p99_s"] > 0.05
 
 
 def test_wall_clock_steps_change_nothing(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,16 @@ def test_time_in_http_and_client_holds_no_seat():
 
 
 def test_the_mean_batch_never_exceeds_the_seats():
-    assert row(QUEUE | SERVICE, seats=6)["mean_batch"] == 6.0
+    found = row(QUEUE | SERVICE, seats=6)
+    assert found["mean_batch"] == 6.0
+    assert "mean_batch_over_seats: 8 by rate x service time, taken as 6 seats" in found["flags"]
+
+
+def test_a_mean_batch_above_the_seats_by_its_noise_is_no_contradiction():
+    nearly = {"service_time_s": 12.2, "service_count": 4.0}  # 6.1 requests
+    found = row(QUEUE | nearly, seats=6)
+    assert found["mean_batch"] == 6.0
+    assert "over_seats" not in (found["flags"] or "")
 
 
 def test_ttft_is_unknown_where_more_time_was_spent_outside_than_before_the_first_token():

@@ -82,6 +82,21 @@ def test_an_oddity_is_flagged_and_kept(changes, column):
     assert found(table) == [("flagged", column)]
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("load_not_held: 7.1 of 8 in flight on average", "load_not_held"),
+        ("time_up; client_lag: 12.0 ms 1 % of the time; slots_paused: 0.2", "slots_paused, client"),
+        ("time_up; reasoning: 3 of 9", None),
+    ],
+)
+def test_a_row_whose_load_or_times_are_in_doubt_is_kept_and_said(flags, said):
+    table = checked(SERVED, flags=flags)
+    assert table.frame.height == 1
+    assert [p.column for p in table.problems] == (["flags"] if said else [])
+    assert said is None or said in table.problems[0].reason
+
+
 def test_rounding_to_two_digits_is_no_contradiction():
     table = checked(SERVED, requests_per_s=5.1, mean_batch=10.2, total_tokens_per_s=1500.0)
     assert table.refused == ()

@@ -21,14 +21,11 @@ from servefit.profiling.plan import Point
 from servefit.profiling.prompts import Prompts
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
-from servefit.profiling.verdict import blame, unusable
+from servefit.profiling.verdict import hopeless, unusable
 from servefit.profiling.window import Window, relative_errors, steady_window
-from servefit.runs.check import FAILED_SHARE
 
 #: A point without so many completions is not ended by its precision.
 MIN_COMPLETIONS = 8
-#: With so many failures and no success there is nothing to wait for.
-HOPELESS_FAILURES = 3
 #: The open loop's warm-up lasts this many times the mean E2E, and until so many are answered.
 OPEN_WARMUP_E2E, OPEN_WARMUP_COMPLETIONS = 2.0, 10
 TICK_S, REPORT_TICKS, JUDGE_TICKS = 0.05, 10, 5
@@ -64,7 +61,7 @@ class Measurement:
         stopped_by: ``precision``, ``time`` or ``trace_end``.
         warmup_s: time before the window.
         metrics: the server's view of the window.
-        lag_s: sorted event-loop lags in the window.
+        lag_s: sorted event-loop lags at even times of the window, see `LagMonitor.between`.
         records: every request, warm-up and cancelled ones too.
         left_out: requests of the trace that do not fit the server.
     """
@@ -159,6 +156,11 @@ class _Watch:
         self._judged = 0
         self._errors = (math.inf, math.inf)
 
+    @property
+    def deadline_s(self) -> float:
+        """When the point's time is up."""
+        return self.begun_s + self.limits.max_point_s
+
     def driver(
         self, trace: list[TraceRow] | None, rng: random.Random, seed: int
     ) -> Coroutine[Any, Any, None]:
@@ -189,7 +191,6 @@ class _Watch:
 
     async def until_done(self, task: asyncio.Future[None], report: Callable[[str], None]) -> str:
         """Wait for precision, the end of time, or a reason to give up."""
-        deadline_s = self.begun_s + self.limits.max_point_s
         tick = 0
         while True:
             tick += 1
@@ -210,7 +211,7 @@ class _Watch:
             if task.done():  # what follows the last arrival is the drain
                 self.end_s = max((r.sent_s or 0.0 for r in self.load.records), default=now_s)
                 return "trace_end"
-            if now_s >= deadline_s:
+            if now_s >= self.deadline_s:
                 return "time"
 
     def _state(self) -> str:
@@ -262,12 +263,9 @@ class _Watch:
         )
 
     def _give_up_if_failing(self, now_s: float) -> None:
-        """Give up where too many have failed even if no other did until the time is up."""
         load = self.load
-        failed, ended = len(load.failed), len(load.completed) + len(load.failed)
-        most = ended * self.limits.max_point_s / (now_s - self.begun_s)
-        if failed > FAILED_SHARE * most or (failed >= HOPELESS_FAILURES and not load.completed):
-            raise PointFailedError(*blame(load.failed, ended), load.records)
+        if load.failed and (problem := hopeless(load.ended, self.start_s, now_s, self.deadline_s)):
+            raise PointFailedError(*problem, load.records)
         if load.in_flight and now_s - load.waiting_since_s > self.limits.stall_s:
             raise PointFailedError(
                 "hang", f"no token from any request for {self.limits.stall_s:g} s", load.records
@@ -317,7 +315,7 @@ class _Watch:
             stopped_by=stopped_by,
             warmup_s=self.start_s - self.begun_s,
             metrics=self.poller.between(window.start_s, window.end_s),
-            lag_s=list(self.lag.between(window.start_s, window.end_s)),
+            lag_s=self.lag.between(window.start_s, window.end_s),
             records=records,
             left_out=left_out,
         )

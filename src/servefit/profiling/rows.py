@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from servefit.profiling.flags import flags_of, late_sends, mean_of, quantile
+from servefit.profiling.flags import LATE_S, flags_of, lateness_s, mean_of, quantile
+from servefit.profiling.lag import mean_wait_s
 from servefit.profiling.measure import Measurement, PointFailedError
 from servefit.profiling.plan import Point
 from servefit.profiling.record import Record
@@ -16,6 +17,8 @@ from servefit.profiling.server import Server
 #: So small a share of the requests in flight may show as waiting without there being a queue, in
 #: at least so many samples.
 MAX_WAITING_SHARE, MIN_GAUGE_SAMPLES = 0.05, 5
+#: A mean batch above the seats by less than this, or than its interval, is noise.
+MIN_NOISE = 0.02
 #: The server's gauge and the mean batch disagree beyond this relative difference.
 MAX_RUNNING_DIFFERENCE = 0.15
 
@@ -78,8 +81,14 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
     outside_s = time_outside_engine(m, e2e_s, queue_s)
     unseated_s = None if queue_s is None else queue_s + (outside_s or 0.0)
     mean_batch = None if unseated_s is None else rate * (e2e_s - unseated_s)
-    if mean_batch is not None and server.seats is not None:
-        mean_batch = min(mean_batch, float(server.seats))  # the metrics' window is not quite ours
+    if mean_batch is not None and server.seats is not None and mean_batch > server.seats:
+        noise = sum(filter(math.isfinite, m.errors))  # and the metrics' window is not quite ours
+        if mean_batch > server.seats * (1 + max(MIN_NOISE, noise)):
+            flags.append(
+                f"mean_batch_over_seats: {mean_batch:.4g} by rate x service time, taken as "
+                f"{server.seats} seats"
+            )
+        mean_batch = float(server.seats)
     running = m.metrics.mean.get("running")
     if running and mean_batch and abs(running / mean_batch - 1) > MAX_RUNNING_DIFFERENCE:
         flags.append(f"running_gauge_says_{running:.3g}")
@@ -134,7 +143,8 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "server_prompt_tokens_per_s": m.metrics.rate_per_s("prompt_tokens"),
         "server_output_tokens_per_s": m.metrics.rate_per_s("generation_tokens"),
         "client_lag_p99_s": quantile(m.lag_s, 0.99),
-        "late_sends": late_sends(done),
+        "client_wait_mean_s": mean_wait_s(m.lag_s) if m.lag_s else None,
+        "late_sends": sum(seconds > LATE_S for seconds in lateness_s(m)),
         "flags": "; ".join(flags) or None,
     }
 

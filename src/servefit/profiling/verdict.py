@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from servefit.profiling.record import Record
-from servefit.profiling.window import Window
+from servefit.profiling.window import Requests, Window
 from servefit.runs.check import FAILED_SHARE
 
 #: A closed loop that lost more than this share of its load by pauses after failures measured
 #: another load.
 MAX_PAUSED_SHARE = 0.05
+#: With so many failures in its warm-up and no success there is nothing to wait for.
+HOPELESS_FAILURES = 3
 
 
 def unusable(window: Window) -> tuple[str, str] | None:
@@ -28,6 +33,25 @@ def unusable(window: Window) -> tuple[str, str] | None:
             f"{window.in_flight:.3g} requests in flight; at most {MAX_PAUSED_SHARE:.0%} may pause"
         )
     return None
+
+
+def hopeless(
+    ended: Requests, start_s: float | None, now_s: float, deadline_s: float
+) -> tuple[str, str] | None:
+    """Why a point cannot become usable any more, as `unusable`; ``None`` while it can.
+
+    More have failed since the window began at ``start_s`` than may fail of all that would end
+    until the deadline if no other failed. Before the window: nothing but failures.
+    """
+    begun_s = -math.inf if start_s is None else start_s
+    bad = np.flatnonzero(ended.failed & (ended.finished_s > begun_s))
+    good = int(np.sum(ended.counted & (ended.finished_s > begun_s)))
+    if start_s is None:
+        too_many = bad.size >= HOPELESS_FAILURES and bad.size == len(ended)
+    else:
+        to_come = (bad.size + good) * (deadline_s - start_s) / (now_s - start_s)
+        too_many = bad.size > FAILED_SHARE * to_come
+    return blame(ended.take(bad).records, bad.size + good) if too_many else None
 
 
 def blame(failed: Sequence[Record], ended: int) -> tuple[str, str]:

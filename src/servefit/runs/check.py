@@ -27,7 +27,15 @@ from servefit.runs.identities import (
 )
 from servefit.runs.limits import limits
 from servefit.runs.problem import Finding, Problem
-from servefit.runs.schema import COLUMNS, FILE, NOT_ONE_ENGINE, REQUIRED, ROW, Column
+from servefit.runs.schema import (
+    COLUMNS,
+    DOUBTFUL_FLAGS,
+    FILE,
+    NOT_ONE_ENGINE,
+    REQUIRED,
+    ROW,
+    Column,
+)
 from servefit.runs.table import RunTable
 
 #: Requests that may fail before the rest no longer is the load that was asked for.
@@ -182,7 +190,6 @@ def _run_relations(table: RunTable) -> Iterator[Finding]:
     yield from _completion(table)
     yield from _latencies(table)
     yield from _servers(table)
-    yield from _single_engine(table)
 
 
 def _identity(table: RunTable, identity: Identity) -> Iterator[Finding]:
@@ -268,19 +275,9 @@ def _latencies(table: RunTable) -> Iterator[Finding]:
     )
 
 
-def _single_engine(table: RunTable) -> Iterator[Finding]:
-    """Servers whose steps are not those of one engine that makes one token a step."""
-    for name in ("speculative_decoding", "disaggregated"):
-        yield Finding(
-            table.numbers(name) == 1,
-            name,
-            lambda i: "laws of one engine and one token a step do not hold for this row",
-            "flagged",
-        )
-
-
 def _servers(table: RunTable) -> Iterator[Finding]:
-    """Servers that no law of one engine describes, known or suspected: kept, never in silence."""
+    """Rows of a server that no law of one engine describes, known or suspected, or that were
+    flagged when they were measured: kept, never in silence."""
     for column in ("speculative_decoding", "disaggregated"):
         if column in table.frame.columns:
             yield Finding(
@@ -292,11 +289,22 @@ def _servers(table: RunTable) -> Iterator[Finding]:
                 ),
                 "flagged",
             )
-    suspected = [NOT_ONE_ENGINE in (text or "") for text in table.texts("flags")]
+    flags = [text or "" for text in table.texts("flags")]
+    suspected = [NOT_ONE_ENGINE in text for text in flags]
     yield Finding(
         np.array(suspected, dtype=bool),
         "flags",
         lambda i: "says that one engine's law may not hold: read it before this row is fitted",
+        "flagged",
+    )
+    doubts = [[name for name in DOUBTFUL_FLAGS if name in text] for text in flags]
+    yield Finding(
+        np.array(list(map(bool, doubts)), dtype=bool),
+        "flags",
+        lambda i: (
+            f"has {', '.join(doubts[i])}: load or times are not quite what the row says; leave it "
+            "out of a fit if in doubt"
+        ),
         "flagged",
     )
 

@@ -20,6 +20,17 @@ SCHEMA_VERSION = 1
 
 #: Words in `flags` of a row whose server may decode speculatively or split prefill from decode.
 NOT_ONE_ENGINE = "law of one engine"
+#: Names of flags of a row whose load, or whose times, are not quite what its columns say.
+DOUBTFUL_FLAGS = (
+    "load_not_held",
+    "slots_paused",
+    "not_steady",
+    "mean_batch_over_seats",
+    "server_counts",
+    "prefix_cache_hits",
+    "client_late",
+    "client_lag",
+)
 
 #: Columns of a frame that are no part of the file: where each row was read.
 ROW = "row"
