@@ -30,27 +30,32 @@ class Requests:
 
     A point is judged again and again while it runs: arrays that grow with it cost a few passes
     over numbers then, where reading every record anew would make the client late.
-
-    Attributes:
-        records: the requests.
     """
 
     _COLUMNS = 6
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        """See the attributes."""
-        self.records: list[Record] = []
+        """Of these, more can be added."""
+        self._source: list[Record] = []
+        self._positions: IntArray | None = None
         self._columns = np.empty((self._COLUMNS, 1024))
         for record in records:
             self.add(record)
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self.records)
+        return len(self._source) if self._positions is None else self._positions.size
+
+    @property
+    def records(self) -> list[Record]:
+        """The requests."""
+        if self._positions is None:
+            return self._source
+        return [self._source[i] for i in self._positions.tolist()]
 
     def add(self, record: Record) -> None:
         """Append a request that has ended."""
-        n = len(self.records)
+        n = len(self._source)
         if n == self._columns.shape[1]:
             self._columns = np.concatenate([self._columns, np.empty_like(self._columns)], axis=1)
         self._columns[:, n] = (
@@ -61,17 +66,17 @@ class Requests:
             record.outcome == "completed" and not record.warmup,
             record.outcome == "failed",
         )
-        self.records.append(record)
+        self._source.append(record)
 
     def take(self, positions: IntArray) -> Requests:
         """Those at the given positions, in that order."""
         taken = Requests()
-        taken.records = [self.records[i] for i in positions.tolist()]
-        taken._columns = self._columns[:, positions]
+        taken._source, taken._columns = self._source, self._columns[:, positions]
+        taken._positions = positions if self._positions is None else self._positions[positions]
         return taken
 
     def _column(self, i: int) -> FloatArray:
-        return self._columns[i, : len(self.records)]
+        return self._columns[i, : len(self)]
 
     @property
     def sent_s(self) -> FloatArray:
