@@ -97,6 +97,31 @@ def test_a_stubborn_server_is_killed_with_its_children(
     assert session_of(pid) == []
 
 
+def test_a_server_that_cannot_be_killed_is_named_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servefit.profiling.launch.STOP_S", 0.2)
+    monkeypatch.setattr("servefit.profiling.launch.KILL_S", 0.2)
+    server = launched(tmp_path, [sys.executable, "-c", "import time; time.sleep(60)"])
+    server.start()
+    with monkeypatch.context() as deaf:
+        deaf.setattr(os, "killpg", lambda *_: None)
+        deaf.setattr(os, "kill", lambda *_: None)
+        for stop in (server.stop, lambda: clean_up(tmp_path / "server.pid")):
+            with pytest.raises(ServefitError, match=r"does not end even by SIGKILL.*server.pid"):
+                stop()
+    assert (tmp_path / "server.pid").exists()
+    server.stop()
+    assert not (tmp_path / "server.pid").exists()
+
+
+def test_the_log_is_its_owner_s_alone(tmp_path: Path) -> None:
+    server = launched(tmp_path, [sys.executable, "-c", "print('key')"])
+    server.start()
+    server.stop()
+    assert server.log.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_server_that_ends_at_once_is_named_with_its_cause(tmp_path: Path) -> None:
     code = "import sys; sys.exit('vllm: error: unrecognized arguments: --max-num-seq 4')"
     server = launched(tmp_path, [sys.executable, "-c", code])

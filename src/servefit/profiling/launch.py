@@ -55,7 +55,8 @@ FAILURES: tuple[tuple[str, str], ...] = (
 )
 LOG_TAIL_BYTES = 65536
 POLL_S = 0.25
-STOP_S = 20.0
+#: Time to end after SIGTERM, and after the SIGKILL that follows.
+STOP_S, KILL_S = 20.0, 5.0
 #: prctl(2): the signal that a process gets when its parent dies.
 PR_SET_PDEATHSIG = 1
 
@@ -122,7 +123,7 @@ class LaunchedServer:
     def start(self) -> None:
         """Start the process; raises `LaunchFailedError` if its program is not to be found."""
         parent = os.getpid()
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=_for_the_owner) as log:
             self._log_start = log.tell()
             try:
                 self._process = subprocess.Popen(
@@ -183,10 +184,13 @@ class LaunchedServer:
         return start_failure(text) or f"{last[:200]} (see {self.log})".strip()
 
     def stop(self) -> None:
-        """Stop the process and all of its session: SIGTERM, then SIGKILL."""
+        """Stop the process and all of its session: SIGTERM, then SIGKILL.
+
+        Raises:
+            ServefitError: it is not gone `KILL_S` after SIGKILL; the pid file still names it.
+        """
         if self._process is not None:
-            _stop_session(self._process.pid)
-            self._process.wait()
+            _stop_session(self._process.pid, self.pid_file, self._process)
             self._process = None
         self.pid_file.unlink(missing_ok=True)
 
@@ -214,7 +218,11 @@ def start_failure(log: str) -> str | None:
 
 
 def clean_up(pid_file: Path) -> bool:
-    """Stop a server that a killed servefit has left behind; whether there was one."""
+    """Stop a server that a killed servefit has left behind; whether there was one.
+
+    Raises:
+        ServefitError: the file is damaged, or the server does not end.
+    """
     try:
         noted = json.loads(pid_file.read_text())
         pid, started = int(noted["pid"]), noted["started"]
@@ -229,7 +237,7 @@ def clean_up(pid_file: Path) -> bool:
     # while it does its number is not given away.
     ours = now == started if now is not None else bool(_session(pid))
     if ours:
-        _stop_session(pid)
+        _stop_session(pid, pid_file)
     pid_file.unlink(missing_ok=True)
     return ours
 
@@ -242,20 +250,31 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _stop_session(leader: int) -> None:
-    for sig, wait_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, 5.0)):
+def _for_the_owner(path: str, flags: int) -> int:
+    """Opens a file that nobody else may read, if it is new: a server may print its secrets."""
+    return os.open(path, flags, 0o600)
+
+
+def _stop_session(
+    leader: int, pid_file: Path, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Signal a session until nothing of it is left; ``process`` is its leader, if it is ours."""
+    for sig, wait_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, sig)
         for pid in _session(leader):  # those that left the leader's group
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, sig)
         give_up_s = time.perf_counter() + wait_s
-        while _session(leader):
-            if time.perf_counter() > give_up_s:
-                break
+        while time.perf_counter() < give_up_s:
+            reaped = process is None or process.poll() is not None
+            if reaped and not _session(leader):
+                return
             time.sleep(0.05)
-        else:
-            return
+    raise ServefitError(
+        f"process {leader}, the launched server, does not end even by SIGKILL (it hangs in the "
+        f"kernel, or is not ours): end it by hand; {pid_file} names it for the next run"
+    )
 
 
 def _session(leader: int) -> list[int]:
