@@ -13,7 +13,6 @@ from servefit.errors import ServefitError
 from servefit.profiling.client import Client, Reply
 from servefit.profiling.discover import discover
 from servefit.profiling.engines import read_metrics, recognise
-from servefit.profiling.metrics import Metrics
 from servefit.profiling.patience import Patience
 from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.prometheus import parse_metrics
@@ -301,20 +300,6 @@ def test_triton_s_queue_time_is_not_taken_for_the_engine_s() -> None:
         'nv_trt_llm_request_metrics{request_type="waiting"} 2\n'
     )
     assert read_metrics(text, "tensorrt-llm") == {"running": 3, "waiting": 2}
-
-
-def test_counters_give_deltas_and_a_reset_is_unknown() -> None:
-    snapshots: list[tuple[float, Any]] = [
-        (0.0, {"queue_time_s": 1.0, "queue_count": 10, "running": 4, "preemptions": 5}),
-        (1.0, {"queue_time_s": 2.0, "queue_count": 12, "running": 6, "preemptions": 7}),
-        (2.0, {"queue_time_s": 4.0, "queue_count": 15, "running": 8, "preemptions": 0}),
-    ]
-    metrics = Metrics.of(snapshots, 0.1, 1.9)
-    assert metrics.queue_time_mean_s == pytest.approx(3.0 / 5)
-    assert metrics.mean["running"] == 6
-    assert metrics.peak["running"] == 8
-    assert "preemptions" not in metrics.delta
-    assert Metrics.of(snapshots[:1], 0.0, 1.0).queue_time_mean_s is None
 
 
 @pytest.mark.parametrize("odd", ["NaN", "+Inf", "-Inf"])

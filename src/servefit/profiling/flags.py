@@ -23,7 +23,8 @@ MAX_WAIT_SHARE, MIN_WAIT_S = 0.02, 0.0005
 MAX_CACHED_SHARE = 0.02
 #: A closed loop whose mean load is below this share of what was asked measured another load.
 MIN_HELD_SHARE = 0.95
-#: Client and server disagree on the tokens per second beyond this relative difference.
+#: Client and server disagree on the tokens per second beyond this relative difference, and beyond
+#: what the time of the server's answers leaves open.
 MAX_TOKEN_DIFFERENCE = 0.1
 
 
@@ -113,9 +114,10 @@ def _disagreement(m: Measurement) -> Iterable[str]:
         "prompt": ("prompt_tokens", inputs),
         "output": ("generation_tokens", sum(map(tokens_of, done)) - inputs),
     }
+    most = MAX_TOKEN_DIFFERENCE + m.metrics.duration_err_s / (m.metrics.duration_s or math.inf)
     for kind, (counter, ours) in tokens.items():
         counted, seen = m.metrics.rate_per_s(counter), ours / window.duration_s
-        if counted is not None and abs(counted / seen - 1) > MAX_TOKEN_DIFFERENCE:
+        if counted is not None and abs(counted / seen - 1) > most:
             yield f"server_counts_{counted:.4g}_{kind}_tokens_per_s, client {seen:.4g}"
 
 

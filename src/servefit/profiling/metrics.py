@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from servefit.profiling.client import Client
@@ -14,24 +14,43 @@ from servefit.profiling.server import Server
 INTERVAL_S = 0.25
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Quantities of one ``/metrics`` page, as they were at some time from asked to answered."""
+
+    asked_s: float
+    answered_s: float
+    values: Mapping[str, float]
+
+    @property
+    def at_s(self) -> float:
+        """The middle of that time."""
+        return (self.asked_s + self.answered_s) / 2
+
+    def far_from(self, at_s: float) -> float:
+        """How far off a given time it may have been, at most."""
+        return max(abs(self.asked_s - at_s), abs(self.answered_s - at_s))
+
+
 @dataclass
 class MetricsPoller:
-    """Snapshots of ``/metrics``: each a time and the quantities found."""
+    """Snapshots of ``/metrics``, in the order of their answers."""
 
     client: Client
     server: Server
-    snapshots: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
     async def sample(self) -> Mapping[str, float] | None:
         """Take one snapshot; ``None`` where the server shows none."""
         if self.server.metrics_url is None or self.server.engine is None:
             return None
-        before_s = time.perf_counter()
+        asked_s = time.perf_counter()
         reply = await self.client.query(self.server.metrics_url)
+        answered_s = time.perf_counter()
         if reply is None or reply.status != 200:
             return None
         values = read_metrics(reply.text, self.server.engine, self.server.model)
-        self.snapshots.append(((before_s + time.perf_counter()) / 2, values))
+        self.snapshots.append(Snapshot(asked_s, answered_s, values))
         return values
 
     async def run(self) -> None:
@@ -50,7 +69,8 @@ class Metrics:
     """A window as the server saw it; ``None`` and missing keys are unknown.
 
     Attributes:
-        duration_s: time between the snapshots used.
+        duration_s: time between the first and the last snapshot used.
+        duration_err_s: by how much that may be off, since each shows some time of its poll.
         samples: how many there are.
         mean, peak: of each gauge over the samples.
         delta: growth of each counter.
@@ -61,27 +81,31 @@ class Metrics:
     mean: Mapping[str, float] = field(default_factory=dict)
     peak: Mapping[str, float] = field(default_factory=dict)
     delta: Mapping[str, float] = field(default_factory=dict)
+    duration_err_s: float = 0.0
 
     @classmethod
-    def of(
-        cls, snapshots: list[tuple[float, Mapping[str, float]]], start_s: float, end_s: float
-    ) -> Metrics:
-        """From the snapshot nearest to the start to the one nearest to the end.
+    def of(cls, snapshots: Iterable[Snapshot], start_s: float, end_s: float) -> Metrics:
+        """From the snapshot nearest to the start to the one nearest to the end (`far_from`).
 
-        A counter that falls was reset: its growth is unknown.
+        Of polls that overlap, whose order nobody knows, only those answered first are used, which
+        leaves most. A counter that falls was reset: its growth is unknown.
         """
-        if len(snapshots) < 2:
+        known: list[Snapshot] = []
+        for snapshot in sorted(snapshots, key=lambda s: s.answered_s):
+            if not known or snapshot.asked_s >= known[-1].answered_s:
+                known.append(snapshot)
+        if len(known) < 2:
             return cls()
-        times = [at_s for at_s, _ in snapshots]
-        first = min(range(len(times)), key=lambda i: abs(times[i] - start_s))
-        last = min(range(len(times)), key=lambda i: abs(times[i] - end_s))
+        first = min(range(len(known)), key=lambda i: known[i].far_from(start_s))
+        last = min(range(len(known)), key=lambda i: known[i].far_from(end_s))
         if last <= first:
             return cls()
-        used = snapshots[first : last + 1]
-        keys = set.intersection(*(set(values) for _, values in used))
-        series = {k: [values[k] for _, values in used] for k in keys}
+        used, ends = known[first : last + 1], (known[first], known[last])
+        keys = set.intersection(*(set(s.values) for s in used))
+        series = {k: [s.values[k] for s in used] for k in keys}
         return cls(
-            duration_s=times[last] - times[first],
+            duration_s=ends[1].at_s - ends[0].at_s,
+            duration_err_s=sum(s.answered_s - s.asked_s for s in ends) / 2,
             samples=len(used),
             mean={k: sum(v) / len(v) for k, v in series.items()},
             peak={k: max(v) for k, v in series.items()},
