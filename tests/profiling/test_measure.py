@@ -369,6 +369,36 @@ def test_the_drain_after_a_trace_is_cut_off_and_a_short_trace_is_named(
         measured(stub, Point(arrivals="trace", trace=str(path)))
 
 
+def test_a_drain_that_does_not_end_is_cut_off_counted_and_bounded(
+    stub: Stub, tmp_path: Path
+) -> None:
+    """The last request of the trace alone takes much longer than the point may."""
+    stub.script(step_s=0.02)
+    path = tmp_path / "trace.csv"
+    head = "arrival_s,input_tokens,output_tokens\n"
+    path.write_text(head + "".join(f"{0.02 * i},5,5\n" for i in range(60)) + "1.2,5,2000\n")
+    begun_s = time.perf_counter()
+    _, result, row = measured(stub, Point(arrivals="trace", trace=str(path)))
+    assert time.perf_counter() - begun_s < QUICK.max_point_s + 2
+    assert result.stopped_by == "time"
+    assert result.window.end_s - result.records[0].scheduled_s <= 1.3
+    assert row["in_flight_at_end"] >= 1
+    assert row["requests_cancelled"] == 1
+    assert Counter(r.outcome for r in result.records) == {"completed": 60, "cancelled": 1}
+
+
+def test_more_requests_than_connections_are_an_overload_and_no_failure_of_the_server(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servefit.profiling.load.MAX_IN_FLIGHT", 20)
+    stub.script(step_s=0.01, seats=2)
+    what = point(None, outputs=10, rate_per_s=60.0, arrivals="constant")
+    with pytest.raises(PointFailedError, match="ask for a lower rate") as failure:
+        measured(stub, what, Limits(0.001, 10.0, 2.0))
+    assert failure.value.kind == "overload"
+    assert len(failure.value.records) < 100
+
+
 def test_lengths_drawn_from_a_distribution_are_the_same_for_the_same_seed(stub: Stub) -> None:
     stub.script(step_s=0.002)
     what = Point(4, input_length="uniform:5:40", output_length="lognormal:10:0.5")

@@ -18,6 +18,16 @@ from servefit.profiling.window import Requests
 
 #: First and longest pause of one slot after a failure.
 BACKOFF_S = (0.1, 5.0)
+#: A pause between arrivals is slept in parts of this, so that the load can be stopped.
+LONGEST_SLEEP_S = 0.5
+#: So many ports has a client towards one server, somewhat fewer than 28,000 on Linux.
+MAX_IN_FLIGHT = 20_000
+#: Files that are kept free for everything but requests.
+SPARE_FILES = 64
+
+
+class OverloadError(Exception):
+    """An open loop has more requests in flight than there may be connections."""
 
 
 @dataclass
@@ -29,7 +39,8 @@ class Load:
         in_flight: those sent and not ended, by position in ``records``.
         ended: those that ended, however, in that order.
         completed, failed: those that ended so, in the order of ending.
-        stopping: send no further request of a closed loop.
+        stopping: send no further request.
+        last_arrival_s: when the last request of an open loop was sent; ``None``: more will come.
     """
 
     client: Client
@@ -41,6 +52,7 @@ class Load:
     completed: list[Record] = field(default_factory=list)
     failed: list[Record] = field(default_factory=list)
     stopping: bool = False
+    last_arrival_s: float | None = None
 
     async def send(self, ask: Ask, *, scheduled_s: float, warmup: bool = False) -> Record:
         """Send one request and wait for its end."""
@@ -92,17 +104,26 @@ class Load:
             ask = next(asks)
 
     async def open(self, arrivals: Iterator[tuple[float, Ask]]) -> None:
-        """Send each request at its time, whatever is in flight; end when all are answered."""
-        start_s = time.perf_counter()
+        """Send each request at its time, whatever is in flight; end when all are answered.
+
+        Raises:
+            OverloadError: more would be in flight than there may be connections.
+        """
+        start_s, most = time.perf_counter(), _most_connections()
         async with asyncio.TaskGroup() as group:
             for at_s, ask in arrivals:
+                due_s = start_s + at_s
+                while not self.stopping and (delay_s := due_s - time.perf_counter()) > 0:
+                    await asyncio.sleep(min(delay_s, LONGEST_SLEEP_S))
                 if self.stopping:
                     return
-                due_s = start_s + at_s
-                delay_s = due_s - time.perf_counter()
-                if delay_s > 0:
-                    await asyncio.sleep(delay_s)
+                if len(self.in_flight) >= most:
+                    raise OverloadError(
+                        f"{most} requests in flight, more than connections may be open: the "
+                        "arrivals are more than the server can do, ask for a lower rate"
+                    )
                 group.create_task(self.send(ask, scheduled_s=due_s))
+            self.last_arrival_s = time.perf_counter()
 
     @property
     def waiting_since_s(self) -> float:
@@ -126,3 +147,9 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _most_connections() -> int:
+    """How many requests can be in flight; the system's files are fewer than its ports."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - SPARE_FILES if 0 <= soft < MAX_IN_FLIGHT else MAX_IN_FLIGHT

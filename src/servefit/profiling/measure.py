@@ -15,7 +15,7 @@ from typing import Any
 from servefit.profiling.client import Client
 from servefit.profiling.lag import LagMonitor
 from servefit.profiling.lengths import Length, TraceRow, arrival_times, draw_asks, read_trace
-from servefit.profiling.load import Load
+from servefit.profiling.load import Load, OverloadError
 from servefit.profiling.metrics import Metrics, MetricsPoller
 from servefit.profiling.plan import Point
 from servefit.profiling.prompts import Prompts
@@ -198,9 +198,13 @@ class _Watch:
             if tick % REPORT_TICKS == 0:
                 report(self._state())
             now_s = time.perf_counter()
-            self.end_s = now_s
+            # What follows the last arrival of a trace is its drain.
+            self.end_s = now_s if self.load.last_arrival_s is None else self.load.last_arrival_s
             if task.done() and (error := task.exception()) is not None:
-                raise error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+                error = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+                if isinstance(error, OverloadError):
+                    raise PointFailedError("overload", str(error), self.load.records)
+                raise error
             self._give_up_if_failing(now_s)
             if self.start_s is None:
                 self.start_s = self._warm_at()
@@ -208,8 +212,7 @@ class _Watch:
                     await self.poller.sample()
             elif tick % JUDGE_TICKS == 0 and self._precise(now_s):
                 return "precision"
-            if task.done():  # what follows the last arrival is the drain
-                self.end_s = max((r.sent_s or 0.0 for r in self.load.records), default=now_s)
+            if task.done():
                 return "trace_end"
             if now_s >= self.deadline_s:
                 return "time"

@@ -108,6 +108,7 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
         "num_requests": len(done) + len(window.failed),
         "completed": len(done),
         "failed_requests": len(window.failed),
+        "in_flight_at_end": sum(in_flight_at(r, window.end_s) for r in m.records),
         "requests_cancelled": sum(r.outcome == "cancelled" for r in m.records),
         "requests_sent": sum(r.sent_s is not None for r in m.records),
         "duration_s": window.duration_s,
@@ -205,6 +206,13 @@ def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:
     known = [tokens for tokens in counts if tokens is not None]
     per_token = sum(between) / sum(known) if known and len(known) == len(counts) else None
     return per_token, sum(between) / len(between) if between else None
+
+
+def in_flight_at(record: Record, at_s: float) -> bool:
+    """Whether a request was sent by then, and had not ended."""
+    if record.sent_s is None or record.sent_s > at_s:
+        return False
+    return record.finished_s is None or record.finished_s > at_s
 
 
 def gaps(record: Record) -> list[float]:
