@@ -92,4 +92,7 @@ def render_metrics(dialect: str, engine: Engine) -> str:
             }
         case _:
             raise ValueError(dialect)
+    if engine.script.engines == 2:  # the second is idle; vLLM tells each the blocks of both
+        for name in list(lines):
+            lines.setdefault(name.replace('engine="0"', 'engine="1"'), float("info" in name))
     return "".join(f"{name} {value:.9g}\n" for name, value in lines.items())

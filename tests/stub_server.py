@@ -44,6 +44,7 @@ class Script:
     split_data: bool = False  # one event over two `data:` lines
     comments: bool = False
     metrics: str | None = "vllm_v1"
+    engines: int = 1  # or 2, in the metrics alone
     token_ids: bool = True
     vocabulary: int = 50_000
     tokenize: str | None = "vllm"

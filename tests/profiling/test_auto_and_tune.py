@@ -131,6 +131,12 @@ def test_a_model_of_unknown_shape_is_refused_before_anything_is_measured() -> No
         chooser()(Server("my-finetune"), "me", [])
 
 
+def test_a_server_of_several_engines_is_refused_before_anything_is_measured() -> None:
+    two = Server("facebook/opt-1.3b", settings={"max_num_seqs": 64, "data_parallel_size": 2})
+    with pytest.raises(ServefitError, match="2 data-parallel engines, and a law is of one"):
+        chooser()(two, "me", [])
+
+
 def test_rows_without_a_mean_batch_cannot_be_fitted_and_the_remedy_is_named() -> None:
     with pytest.raises(ServefitError, match="give --max-num-seqs"):
         fit_rows([{**row_of(Point(4)), "mean_batch": None}], "step", None)

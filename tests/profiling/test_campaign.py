@@ -210,6 +210,18 @@ def test_what_was_measured_before_is_not_missing_when_the_time_is_up(
     assert late.missing == [POINTS[0]]
 
 
+def test_rows_of_several_engines_are_taken_by_check_and_flagged(stub: Stub, tmp_path: Path) -> None:
+    stub.script(engines=2, seats=4)
+    path = tmp_path / "runs.jsonl"
+    target = Target(stub.url, given={"max_num_seqs": 2})
+    (row,) = campaign(path, target, POINTS[2:3])[0]
+    assert (row["data_parallel_size"], row["max_num_seqs"], row["concurrency"]) == (2, 2, 4)
+    assert row["mean_batch"] > 2
+    problems = check(read_table(path)).problems
+    assert "refused" not in {p.severity for p in problems}
+    assert "no law of one engine holds" in str(problems)
+
+
 def test_a_server_that_dies_costs_its_points_and_ends(tmp_path: Path) -> None:
     stub = start_stub()
     stub.script(faults=[{"kind": "die", "at": [4]}], step_s=0.001)

@@ -293,6 +293,63 @@ def test_engines_behind_one_address_are_summed_and_other_models_left_out() -> No
     assert values["kv_usage"] == pytest.approx(0.3)
 
 
+def cache_config(engine: int, blocks: object, more: str = "") -> str:
+    labels = f'engine="{engine}",num_gpu_blocks="{blocks}",block_size="16"{more}'
+    return (
+        f'vllm:cache_config_info{{{labels}}} 1\nvllm:num_requests_running{{engine="{engine}"}} 0\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "more", "known"),
+    [
+        ([500], "", (500, 8000, None)),
+        ([1000, 1000], "", (1000, 16000, 2)),  # vLLM: the sum, in each series
+        ([500, 400], "", (900, 14400, 2)),
+        ([1000, 1000], ',kv_cache_size_tokens="7000"', (1000, 14000, 2)),  # of each engine
+        ([500], ',kv_cache_size_tokens="None"', (500, 8000, None)),
+        ([500, "None"], "", (500, 8000, 2)),
+    ],
+)
+def test_the_kv_cache_of_several_engines_is_the_whole_server_s(
+    blocks: list[object],
+    more: str,
+    known: tuple[int, int, int | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "".join(cache_config(i, b, more) for i, b in enumerate(blocks))
+    pages = {"/v1/models": '{"data": [{"id": "m"}]}', "/metrics": text}
+    settings = _discovered(pages, monkeypatch).settings
+    names = ("num_gpu_blocks", "kv_capacity_tokens", "data_parallel_size")
+    assert tuple(settings.get(name) for name in names) == known
+
+
+def test_seats_of_several_engines_are_those_of_all_and_no_law_is_promised(stub: Stub) -> None:
+    stub.script(engines=2)
+    server = look(stub, {"max_num_seqs": 4})
+    assert (server.settings["max_num_seqs"], server.engines, server.seats) == (4, 2, 8)
+    assert "2 data-parallel engines share the load" in server.notes[0]
+
+
+def test_what_sglang_says_of_one_of_several_engines_is_not_taken_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = {"max_running_requests": 64, "max_total_num_tokens": 9000, "dp_size": 2, "tp_size": 1}
+    pages = {"/v1/models": '{"data": [{"id": "m"}]}', "/get_server_info": json.dumps(info)}
+    server = _discovered(pages, monkeypatch)
+    assert (server.engines, server.seats) == (2, None)
+    assert "kv_capacity_tokens" not in server.settings
+
+
+@pytest.mark.parametrize("suffix", ["", "_total"])
+@pytest.mark.parametrize("prefix", ["", "gpu_"])
+def test_prefix_cache_counters_have_many_names(prefix: str, suffix: str) -> None:
+    text = (
+        f"vllm:{prefix}prefix_cache_queries{suffix} 20\nvllm:{prefix}prefix_cache_hits{suffix} 5\n"
+    )
+    assert read_metrics(text, "vllm") == {"cache_queries": 20, "cache_hits": 5}
+
+
 def test_triton_s_queue_time_is_not_taken_for_the_engine_s() -> None:
     text = (
         'nv_inference_queue_duration_us{model="m"} 5\n'

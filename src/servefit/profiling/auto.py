@@ -72,7 +72,7 @@ class AutoChooser:
     ) -> Point | None:
         """The next point, given every row so far; ``None``: enough."""
         if not self.tried:
-            _require_model(server)
+            _require_law(server)
         ids = {point.key(whom): point for point in self.candidates(server)}
         measured = [r for r in rows if r.get("point_id") in ids and has_result(r)]
         done = {str(row["point_id"]) for row in measured} | self.tried
@@ -190,8 +190,13 @@ def points_like(
     )
 
 
-def _require_model(server: Server) -> None:
-    """Raise `ServefitError` now if no law can be fitted to this model."""
+def _require_law(server: Server) -> None:
+    """Raise `ServefitError` now if no law can be fitted to this server."""
+    if server.engines > 1:
+        raise ServefitError(
+            f"the server has {server.engines} data-parallel engines, and a law is of one: point "
+            "servefit at one of them, or name the points with --batch"
+        )
     name = str(server.settings.get("model", server.model))
     try:
         get_model(name)

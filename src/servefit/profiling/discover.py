@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
 from servefit.profiling.client import Client, Reply
-from servefit.profiling.engines import read_cache_config, read_metrics, recognise
+from servefit.profiling.engines import (
+    count_engines,
+    read_cache_config,
+    read_metrics,
+    recognise,
+)
 from servefit.profiling.patience import Patience, passes
 from servefit.profiling.server import SETTINGS, Server
 
@@ -18,6 +23,7 @@ OWNERS: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "ll
 
 #: Settings that are positive whole numbers; the others are words.
 COUNTS = (
+    "data_parallel_size",
     "tensor_parallel_size",
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -71,6 +77,8 @@ async def discover(
                 f"{SETTINGS.get(name, name)} {value}: the server says {seen}: leave it out"
             )
         found[name] = value
+    if found.get("data_parallel_size") == 1:
+        del found["data_parallel_size"]
     length = found.pop("max_model_len", None)
     length = card.get("max_model_len", length)
     return Server(
@@ -79,16 +87,20 @@ async def discover(
         settings={k: v for k, v in found.items() if v is not None},
         max_model_len=int(length) if isinstance(length, int) else None,
         metrics_url=metrics_url if shown is not None else None,
-        notes=_notes(page, metrics_url),
+        notes=tuple(_notes(page, metrics_url, found.get("data_parallel_size"))),
     )
 
 
-def _notes(page: Reply | None, metrics_url: str) -> tuple[str, ...]:
-    """What to say of a page of metrics that is there but cannot be had."""
-    if page is not None and not passes(page.status):
-        return ()
-    why = "does not answer" if page is None else f"answers HTTP {page.status}"
-    return (f"{metrics_url} {why}: what the server tells of itself there is unknown",)
+def _notes(page: Reply | None, metrics_url: str, engines: int | None) -> Iterator[str]:
+    """What to say of metrics that are there but cannot be had, and of several engines."""
+    if page is None or passes(page.status):
+        why = "does not answer" if page is None else f"answers HTTP {page.status}"
+        yield f"{metrics_url} {why}: what the server tells of itself there is unknown"
+    if engines is not None:
+        yield (
+            f"{engines} data-parallel engines share the load: rows are of all of them together, "
+            "and no law of one engine holds"
+        )
 
 
 def _known_dtype(name: str) -> str | None:
@@ -174,17 +186,25 @@ async def _engine_info(patience: Patience) -> dict[str, Any]:
     config = vllm.get("vllm_config")
     if isinstance(config, dict):
         return _from_vllm_config(config)
-    if "max_running_requests" in sglang:
-        return {
-            "engine": "sglang",
-            "engine_version": sglang.get("version"),
-            "tensor_parallel_size": sglang.get("tp_size"),
-            "max_num_seqs": sglang["max_running_requests"],
-            "max_num_batched_tokens": sglang.get("chunked_prefill_size"),
-            "kv_capacity_tokens": sglang.get("max_total_num_tokens"),
-            "attention_backend": sglang.get("attention_backend"),
-        }
-    return {}
+    return _from_sglang(sglang) if "max_running_requests" in sglang else {}
+
+
+def _from_sglang(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of SGLang's ``/get_server_info``.
+
+    With several engines it does not say whether seats and KV cache are those of one: left out.
+    """
+    several = info.get("dp_size") not in (None, 1)
+    return {
+        "engine": "sglang",
+        "engine_version": info.get("version"),
+        "tensor_parallel_size": info.get("tp_size"),
+        "data_parallel_size": info.get("dp_size"),
+        "max_num_seqs": None if several else info["max_running_requests"],
+        "max_num_batched_tokens": info.get("chunked_prefill_size"),
+        "kv_capacity_tokens": None if several else info.get("max_total_num_tokens"),
+        "attention_backend": info.get("attention_backend"),
+    }
 
 
 def _from_vllm_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,14 +219,18 @@ def _from_vllm_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "engine": "vllm",
         "dtype": (str(get("model_config", "dtype") or "").removeprefix("torch.")) or None,
         "tensor_parallel_size": get("parallel_config", "tensor_parallel_size"),
+        "data_parallel_size": get("parallel_config", "data_parallel_size"),
         "max_num_seqs": get("scheduler_config", "max_num_seqs"),
         "max_num_batched_tokens": get("scheduler_config", "max_num_batched_tokens"),
     }
 
 
 def _from_metrics(text: str, engine: str, model: str) -> dict[str, Any]:
-    """KV-cache size and seats as ``/metrics`` shows them."""
+    """KV-cache size, of all engines together, and seats, of each, as ``/metrics`` shows them."""
     values: dict[str, Any] = {}
+    engines = count_engines(text, model)
+    if engines > 1:
+        values["data_parallel_size"] = engines
     labels = read_cache_config(text)
     numbers = read_metrics(text, engine, model)
     for name in ("num_gpu_blocks", "block_size", "kv_capacity_tokens", "max_num_seqs"):
@@ -217,6 +241,9 @@ def _from_metrics(text: str, engine: str, model: str) -> dict[str, Any]:
             values[name] = int(numbers[name])
     if "num_gpu_blocks" in values and "block_size" in values:
         values["kv_capacity_tokens"] = values["num_gpu_blocks"] * values["block_size"]
+    each = labels.get("kv_cache_size_tokens", "")  # blocks of a hybrid model hold fewer tokens
+    if each.isdecimal() and int(each) > 0:
+        values["kv_capacity_tokens"] = int(each) * engines
     try:
         share = float(labels.get("gpu_memory_utilization", ""))
     except ValueError:

@@ -46,8 +46,18 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
         "service_count": _metric("vllm:request_inference_time_seconds_count"),
         "prefill_time_s": _metric("vllm:request_prefill_time_seconds_sum"),
         "prefill_count": _metric("vllm:request_prefill_time_seconds_count"),
-        "cache_queries": _metric("vllm:prefix_cache_queries_total"),
-        "cache_hits": _metric("vllm:prefix_cache_hits_total"),
+        "cache_queries": _metric(
+            "vllm:prefix_cache_queries_total",
+            "vllm:prefix_cache_queries",
+            "vllm:gpu_prefix_cache_queries_total",  # V1 of 0.8 and 0.9: in blocks at first
+            "vllm:gpu_prefix_cache_queries",
+        ),
+        "cache_hits": _metric(
+            "vllm:prefix_cache_hits_total",
+            "vllm:prefix_cache_hits",
+            "vllm:gpu_prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hits",
+        ),
         "drafts": _metric("vllm:spec_decode_num_draft_tokens_total"),
     },
     "sglang": {
@@ -127,10 +137,26 @@ def read_metrics(text: str, engine: str, model: str | None = None) -> dict[str, 
 
 
 def read_cache_config(text: str) -> Mapping[str, str]:
-    """Labels of vLLM's ``vllm:cache_config_info``, the KV-cache settings; empty without it."""
-    for sample in parse_metrics(text, {"vllm:cache_config_info"}):
-        return sample.labels
-    return {}
+    """Labels of vLLM's ``vllm:cache_config_info``, the KV-cache settings; empty without it.
+
+    Of several engines (data parallelism) the first one's, with ``num_gpu_blocks`` of all: vLLM
+    itself gives each series the sum over its engines; where the series differ, each has its own.
+    ``kv_cache_size_tokens`` stays that of one engine.
+    """
+    series = [sample.labels for sample in parse_metrics(text, {"vllm:cache_config_info"})]
+    if not series:
+        return {}
+    blocks = [labels.get("num_gpu_blocks", "") for labels in series]
+    if len(set(blocks)) == 1 or not all(b.isdecimal() for b in blocks):
+        return series[0]
+    return {**series[0], "num_gpu_blocks": str(sum(map(int, blocks)))}
+
+
+def count_engines(text: str, model: str | None = None) -> int:
+    """Engines (data-parallel ranks) of ``model`` behind one address, by vLLM's ``engine`` label."""
+    running = parse_metrics(text, {"vllm:num_requests_running"})
+    mine = [s for s in running if model is None or s.labels.get("model_name", model) == model]
+    return max(1, len({s.labels.get("engine") for s in mine}))
 
 
 def _matching(samples: Iterable[Sample], metric: Metric) -> Sequence[Sample]:

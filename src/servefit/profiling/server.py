@@ -38,7 +38,8 @@ class Server:
     Attributes:
         model: the model's name to the server.
         engine: as `servefit.profiling.engines` names it; ``None``: not recognised.
-        settings: columns of a run's row, as far as known.
+        settings: columns of a run's row, as far as known; ``max_num_seqs`` is that of one engine,
+            ``num_gpu_blocks`` and ``kv_capacity_tokens`` are those of all ``data_parallel_size``.
         max_model_len: most tokens of one request, input and output.
         metrics_url: where its metrics are, if they can be read.
         endpoint: which route is used.
@@ -64,9 +65,14 @@ class Server:
 
     @property
     def seats(self) -> int | None:
-        """Most requests that run at once; ``None``: unknown, or a word such as ``auto``."""
+        """Most requests that run at once, on all engines; ``None``: unknown, or ``auto``."""
         value = self.settings.get("max_num_seqs")
-        return value if isinstance(value, int) else None
+        return value * self.engines if isinstance(value, int) else None
+
+    @property
+    def engines(self) -> int:
+        """Engines that share the load (data parallelism)."""
+        return int(self.settings.get("data_parallel_size") or 1)
 
     def body(self, prompt_json: str, ask: Ask) -> bytes:
         """The request for one answer; ``prompt_json`` is the prompt as JSON text."""

@@ -73,7 +73,8 @@ class Target:
         model = self.model
         if self.launch is None and server is not None:
             known, model = server.settings, server.model
-        told = {name: known[name] for name in SETTINGS if known.get(name) is not None}
+        names = (*SETTINGS, "data_parallel_size")
+        told = {name: known[name] for name in names if known.get(name) is not None}
         return json.dumps([self.launch, url, model, told], sort_keys=True, default=str)
 
     def client(self, url: str) -> Client:

@@ -23,6 +23,7 @@ from servefit.runs.identities import (
     Identity,
     factor_of_1000,
     running,
+    seats,
     service_time_s,
 )
 from servefit.runs.limits import limits
@@ -264,13 +265,13 @@ def _latencies(table: RunTable) -> Iterator[Finding]:
         "flagged",
     )
     in_service = n("requests_per_s") * n("e2e_mean_s")
-    seats = n("max_num_seqs")
+    most = seats(n)
     yield Finding(
-        np.isnan(running(n)) & (in_service > seats * (1 + LITTLE_EXCESS)),
+        np.isnan(running(n)) & (in_service > most * (1 + LITTLE_EXCESS)),
         "e2e_mean_s",
         lambda i: (
             f"times requests_per_s is {in_service[i]:.4g} requests, above max_num_seqs = "
-            f"{seats[i]:.0f}: it seems to include queueing; give the E2E in service"
+            f"{most[i]:.0f}: it seems to include queueing; give the E2E in service"
         ),
     )
 
@@ -289,6 +290,12 @@ def _servers(table: RunTable) -> Iterator[Finding]:
                 ),
                 "flagged",
             )
+    yield Finding(
+        table.numbers("data_parallel_size") > 1,
+        "data_parallel_size",
+        lambda i: f"several engines share the load: no {NOT_ONE_ENGINE} holds for all together",
+        "flagged",
+    )
     flags = [text or "" for text in table.texts("flags")]
     suspected = [NOT_ONE_ENGINE in text for text in flags]
     yield Finding(

@@ -76,6 +76,12 @@ def running(n: Numbers) -> FloatArray:
     return np.where(np.isnan(mean), n("batch"), mean)
 
 
+def seats(n: Numbers) -> FloatArray:
+    """Most requests that run at once: ``max_num_seqs`` of each engine, ``data_parallel_size``."""
+    engines = n("data_parallel_size")
+    return n("max_num_seqs") * np.where(np.isnan(engines), 1.0, engines)
+
+
 def kv_capacity(n: Numbers) -> FloatArray:
     """KV-cache capacity in tokens: as given, else blocks x block size."""
     given = n("kv_capacity_tokens")
@@ -251,7 +257,7 @@ BOUNDS: tuple[Bound, ...] = (
         "refused",
         "total counts input and output tokens",
     ),
-    Bound("mean_batch", "max_num_seqs", lambda n: n("max_num_seqs"), 0.02, "refused", _ONE_REPLICA),
+    Bound("mean_batch", "max_num_seqs", seats, 0.02, "refused", _ONE_REPLICA),
     Bound(
         "batch",
         "max_num_seqs",
@@ -260,7 +266,7 @@ BOUNDS: tuple[Bound, ...] = (
         "refused",
         "a batch beyond the cap does not run at once",
     ),
-    Bound("peak_batch", "max_num_seqs", lambda n: n("max_num_seqs"), 0.02, "flagged", _ONE_REPLICA),
+    Bound("peak_batch", "max_num_seqs", seats, 0.02, "flagged", _ONE_REPLICA),
     Bound(
         "mean_batch",
         "peak_batch",
