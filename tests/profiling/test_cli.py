@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from servefit.cli import main
+from servefit.cli.profile_display import ConsoleDisplay
+from servefit.profiling.plan import Point
 from tests.stub_process import Stub
 
 Run = Callable[..., tuple[int, str, str]]
@@ -56,6 +61,29 @@ def test_a_profile_is_a_table_and_a_file_that_check_takes(
     assert code == 0, err
     code, out, err = servefit("profile", stub.url, *LOAD, *QUICK)
     assert (code, out) == (0, "Nothing was missing in runs.jsonl.\n")
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_the_time_left_is_told_by_the_pace_so_far(
+    most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    display = ConsoleDisplay(Console(file=StringIO()), most)
+    points = [Point(1, input_length="8", output_length="8", repeat=i) for i in range(4)]
+    if most is None:
+        display.begin(points, [])
+    display.point(points[0])
+    assert display._time_left() == ""
+    clock[0] += 10.0
+    display.row(points[0], {"status": "failed", "error_detail": "x"})
+    about = "about" if most is None else "at most about"
+    assert display._time_left() == f"{about} 30 s left"
+    display.point(points[1])
+    clock[0] += 4.0
+    assert display._time_left() == f"{about} 26 s left"
+    clock[0] += 40.0  # it takes longer than the others
+    assert display._time_left() == f"{about} 20 s left"
 
 
 def test_json_is_the_rows_and_nothing_else(stub: Stub, servefit: Run, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def _run_auto(
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
 
-    display = ConsoleDisplay(common.console(stderr=True))
+    display = ConsoleDisplay(common.console(stderr=True), most)
     chooser = chooser_of(shared, most, loads, target, display.say)
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)

@@ -19,11 +19,15 @@ class ConsoleDisplay:
     """A line per point; on a terminal also a bar with the time left.
 
     The bar is drawn twice a second only: drawing takes time from the client that is measuring.
+
+    Args:
+        console: where to.
+        most: most points that can come, where they are chosen one after the other.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, most: int | None = None) -> None:
         """Nothing is drawn yet; see `live`."""
-        self._console = console
+        self._console, self._most = console, most
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -34,10 +38,11 @@ class ConsoleDisplay:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("starting", total=None, left="")
+        self._task = self._progress.add_task("starting", total=most, left="")
         self._left: dict[Point, float] = {}
-        self._label = ""
+        self._point: Point | None = None
         self._done_cost = self._done_s = self._begun_s = 0.0
+        self._rows = 0
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -74,12 +79,12 @@ class ConsoleDisplay:
 
     def point(self, point: Point) -> None:
         """A point begins."""
-        self._label, self._begun_s = point.label, time.perf_counter()
+        self._point, self._begun_s = point, time.perf_counter()
         self.progress("starting")
 
     def progress(self, text: str) -> None:
         """How far the point is."""
-        description = f"{self._label}: {text}" if self._label else text
+        description = f"{self._point.label}: {text}" if self._point else text
         self._progress.update(self._task, description=description, left=self._time_left())
 
     def retry(self, point: Point, reason: str) -> None:
@@ -88,9 +93,10 @@ class ConsoleDisplay:
 
     def row(self, point: Point, row: Mapping[str, Any]) -> None:
         """The point's row is in the file."""
+        self._rows += 1
+        self._done_s += time.perf_counter() - self._begun_s
+        self._done_cost += point.relative_cost
         if row["status"] == "ok":
-            self._done_cost += point.relative_cost
-            self._done_s += time.perf_counter() - self._begun_s
             error = row["total_tokens_per_s_rel_err"]
             text = f"{row['total_tokens_per_s']:,.1f} tokens/s"
             text += f" ±{error:.1%}" if error is not None else ""
@@ -102,17 +108,25 @@ class ConsoleDisplay:
         self._advance(point)
 
     def _advance(self, point: Point) -> None:
-        cost = self._left.pop(point, 0.0)
+        cost = self._left.pop(point, 1.0 if self._most else 0.0)
+        self._point = None
         self._progress.update(self._task, advance=cost, left=self._time_left())
 
     def _time_left(self) -> str:
-        """By the cost of what is left, at the pace so far."""
-        if not self._done_cost or not self._left:
+        """By the cost of what is left, or its number, at the pace so far."""
+        if not self._rows or not (self._left or self._most):
             return ""
-        seconds = sum(self._left.values()) * self._done_s / self._done_cost
-        return (
-            f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
-        )
+        if self._most:
+            pace, words = self._done_s / self._rows, "at most about"
+            this, others = 1.0, max(0.0, self._most - self._rows - 1.0)
+        else:
+            pace, words = self._done_s / self._done_cost, "about"
+            this = self._left.get(self._point, 0.0) if self._point else 0.0
+            others = sum(self._left.values()) - this
+        spent_s = time.perf_counter() - self._begun_s if self._point else 0.0
+        seconds = pace * others + max(0.0, pace * this - spent_s)
+        left = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+        return f"{words} {left} left"
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""

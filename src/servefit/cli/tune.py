@@ -94,10 +94,10 @@ def command(
     require_extra()
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
-    from servefit.profiling.tune import Question, TuneChooser
+    from servefit.profiling.tune import MOST_VERIFICATIONS, Question, TuneChooser
 
     target, options = target_of(url, shared), options_of(shared)
-    display = ConsoleDisplay(common.console(stderr=True))
+    display = ConsoleDisplay(common.console(stderr=True), points + MOST_VERIFICATIONS)
     lengths = [str(input_tokens)], [str(output_tokens)], items(batch)
     chooser = TuneChooser(
         chooser_of(shared, points, lengths, target, display.say),
