@@ -165,7 +165,9 @@ def test_a_server_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None
 
     server.start()
     wait_until(lambda: server.log.stat().st_size)
-    with pytest.raises(LaunchFailedError, match=r"within 0.5 s: loading \(see .*server.log\)"):
+    with pytest.raises(
+        LaunchFailedError, match=r"within 0.5 s \(no answer\): loading \(see .*server.log\)"
+    ):
         run(work())
     server.stop()
 
@@ -175,15 +177,18 @@ async def await_health(server: LaunchedServer, url: str, *limits: float) -> None
         await server.until_healthy(client, *limits)
 
 
-@pytest.mark.parametrize("script", [{"health": 503}, {"page_faults": {"/v1/models": [503] * 99}}])
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [({"health": 503}, "/health"), ({"page_faults": {"/v1/models": [503] * 99}}, "/v1/models")],
+)
 def test_a_server_that_still_loads_is_not_healthy(
-    tmp_path: Path, stub: Stub, script: dict[str, Any]
+    tmp_path: Path, stub: Stub, script: dict[str, Any], page: str
 ) -> None:
     """As llama.cpp does, which lists its model before it can serve it."""
     server = launched(tmp_path, [sys.executable, "-c", "import time; time.sleep(60)"])
     server.start()
     stub.script(**script)
-    with pytest.raises(LaunchFailedError, match=r"within 0.3 s"):
+    with pytest.raises(LaunchFailedError, match=rf"within 0.3 s \({page}: HTTP 503\)"):
         run(await_health(server, stub.url, 0.3))
     with pytest.raises(OutOfTimeError):
         run(await_health(server, stub.url, 60.0, time.perf_counter() + 0.3))

@@ -54,7 +54,8 @@ class ConsoleDisplay:
         """These points are planned; so many of them are known to be measured already."""
         self._left = {p: p.relative_cost for p in points if p not in set(done)}
         self._progress.update(self._task, total=sum(self._left.values()))
-        self.say(f"{len(points)} points" + (f", {len(done)} measured before" if done else ""))
+        count = "1 point" if len(points) == 1 else f"{len(points)} points"
+        self.say(count + (f", {len(done)} measured before" if done else ""))
 
     def server(self, server: Server) -> None:
         """A server was found."""

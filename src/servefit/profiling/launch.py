@@ -155,13 +155,14 @@ class LaunchedServer:
         """
         late_s = time.perf_counter() + timeout_s
         while self.alive:
-            if await _healthy(client):
+            why = await _not_ready(client)
+            if why is None:
                 return
             if time.perf_counter() >= give_up_s:
                 raise OutOfTimeError
             if time.perf_counter() >= late_s:
                 raise LaunchFailedError(
-                    f"the server did not answer within {timeout_s:g} s: {self.cause(client)}"
+                    f"not healthy within {timeout_s:g} s ({why}): {self.cause(client)}"
                 )
             await asyncio.sleep(POLL_S)
         raise self.ended(client)
@@ -195,16 +196,21 @@ class LaunchedServer:
         self.pid_file.unlink(missing_ok=True)
 
 
-async def _healthy(client: Client) -> bool:
-    """Whether models are listed, and ``/health``, where there is one, does not say 503.
+async def _not_ready(client: Client) -> str | None:
+    """Why a server cannot be measured yet: it must list its model, and not say that it loads it.
 
-    llama.cpp lists its model while it still loads it, which only ``/health`` tells.
+    llama.cpp lists its model while it still loads it, which only ``/health`` tells; a server
+    without that page is taken at its list.
     """
     models = await client.query("/v1/models", timeout_s=5.0)
-    if models is None or models.status not in (200, 401, 403, 404):
-        return False
+    if models is None:
+        return "no answer"
+    if models.status not in (200, 401, 403, 404):
+        return f"/v1/models: HTTP {models.status}"
     health = await client.query("/health", timeout_s=5.0)
-    return health is not None and health.status != 503
+    if health is None:
+        return "no answer from /health"
+    return "/health: HTTP 503" if health.status == 503 else None
 
 
 def start_failure(log: str) -> str | None:
