@@ -119,6 +119,13 @@ def test_milliseconds_given_as_seconds_are_named_as_such(row, column, value):
     assert column.removesuffix("_s") + "_ms" in problem.reason
 
 
+@pytest.mark.parametrize("column", ["total_tokens_per_s", "requests_per_s"])
+def test_no_time_is_blamed_where_the_rates_contradict_each_other(column):
+    table = checked(SERVED, **{column: 1000 * SERVED[column]})
+    assert column in {problem.column for problem in table.refused}
+    assert not any("milliseconds" in problem.reason for problem in table.problems)
+
+
 def test_ttft_with_queueing_or_in_milliseconds_is_told_where_it_belongs():
     (problem,) = checked(SERVED, ttft_mean_s=100.0).refused
     assert "ttft_with_queue_mean_s" in problem.reason

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from servefit.errors import ServefitError
-from servefit.runs.check import FAILED_SHARE
+from servefit.runs.relations import FAILED_SHARE
 
 SUFFIXES = (".jsonl", ".ndjson")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from servefit.profiling.record import Record
 from servefit.profiling.window import Requests, Window
-from servefit.runs.check import FAILED_SHARE
+from servefit.runs.relations import FAILED_SHARE
 
 #: A closed loop that lost more than this share of its load by pauses after failures measured
 #: another load.
