@@ -39,6 +39,7 @@ unit: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/client.py
+	$(BIN)/python benchmarks/explore.py
 
 # docs/accuracy.md and its figures, from the published data in the folder SERVEFIT_DATA.
 accuracy: $(VENV)/.installed

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +74,8 @@ def origin(folder: Path) -> Iterator[str]:
     runs = invented_runs(folder / "runs.csv")
     fit = folder / "fit.json"
     fit.write_text(api.fit(api.read_runs(runs)).to_json())
+    with runs.open("a") as file:  # Measured later than the fit.
+        file.write("facebook/opt-1.3b,H100,250,390,200,200,7.1,0\n")
     trace = folder / "chat.csv"
     trace.write_text("input_tokens,output_tokens\n100,50\n900,700\n300,200\n")
     yield from started(folder, fit.name, "--runs", runs.name, "--workload", trace.name)
@@ -89,24 +89,19 @@ def hostile_origin(folder: Path) -> Iterator[str]:
 
 
 def started(folder: Path, *arguments: str) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "servefit", "explore", *arguments]
-    process = subprocess.Popen([*command, "--port", str(port)], cwd=folder)
-    origin = f"http://127.0.0.1:{port}"
+    """The address that it prints, where it answers from then on."""
+    command = [sys.executable, "-m", "servefit", "explore", *arguments, "--port", "0"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
     try:
-        for _ in range(600):
-            try:
-                httpx.get(f"{origin}/vega.js", timeout=60).raise_for_status()
-                break
-            except httpx.ConnectError:
-                assert process.poll() is None, "servefit explore ended"
-                time.sleep(0.1)
+        said = process.stderr.readline()
+        origin = said.partition("/ (stop")[0]
+        assert origin.startswith("http://127.0.0.1:"), said
+        httpx.get(f"{origin}/vega.js", timeout=60).raise_for_status()
         yield origin
     finally:
         process.terminate()
-        process.wait()
+        assert process.communicate()[1] == ""
 
 
 @pytest.fixture(scope="session")

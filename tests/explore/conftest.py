@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 
 from servefit import api
-from servefit.explore.answer import Session
 from servefit.explore.app import Vega, application
+from servefit.explore.session import Session
 from servefit.workload import Workload
 from tests.cli.conftest import run
 

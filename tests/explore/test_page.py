@@ -2,9 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import socket
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -12,9 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servefit.explore.answer import SOME_CAPS, Session, view_of
+from servefit.explore.answer import document, view_of
 from servefit.explore.app import host_of
+from servefit.explore.caps import SOME_CAPS
 from servefit.explore.fields import FieldError, read
+from servefit.explore.session import Session
+from servefit.hardware import get_hardware
+from servefit.models import get_model
 from servefit.report.view import look
 from tests.cli.conftest import Run
 from tests.explore.conftest import ASKED
@@ -37,6 +46,11 @@ def view(client: httpx.Client, **changes: str) -> dict[str, object]:
         {"input_tokens": "16", "output_tokens": "8", "slo": "e2e", "slo_ms": "300"},
         {"engine": "sglang", "gpu_memory_utilization": "0.8", "other_gib": "4"},
         {"max_num_batched_tokens": "2048", "kv_capacity_tokens": "100000", "gpu": "A100-80GB"},
+        {"slo2": "e2e", "slo2_ms": "3000", "slo3": "ttft", "slo3_ms": "8.5"},
+        {"slo_kind": "times", "slo_times": "1.7", "slo_batch": "4", "slo2": "ttft", "slo2_ms": "9"},
+        {"slo2": "tpot", "slo2_ms": "8", "slo3": "e2e", "slo3_kind": "times", "slo3_batch": "16"},
+        {"prefix_hit_rate": "0.6", "chunked_prefill": "no", "pipeline_parallel_size": "2"},
+        {"draft_tokens": "4", "acceptance_rate": "0.7", "chunked_prefill": "yes", "rate": "9"},
     ],
 )
 def test_the_page_says_what_the_command_that_it_shows_says(
@@ -74,6 +88,10 @@ def test_the_page_says_what_the_command_that_it_shows_says(
         ("other_gib", "10"),
         ("max_num_batched_tokens", "64"),
         ("kv_capacity_tokens", "20000"),
+        ("chunked_prefill", "no"),
+        ("prefix_hit_rate", "0.9"),
+        ("pipeline_parallel_size", "2"),
+        ("draft_tokens", "4"),
     ],
 )
 def test_every_control_changes_the_answer(client: httpx.Client, name: str, value: str) -> None:
@@ -82,26 +100,55 @@ def test_every_control_changes_the_answer(client: httpx.Client, name: str, value
     assert before["command"] != after["command"] or name == "workload"
 
 
-def test_the_correlation_counts_where_lengths_vary(client: httpx.Client) -> None:
-    mixed = {"cv_input": "1", "cv_output": "1"}
-    before, after = view(client, **mixed), view(client, **mixed, correlation="0.5")
+@pytest.mark.parametrize(
+    ("also", "name", "value"),
+    [
+        ({"cv_input": "1", "cv_output": "1"}, "correlation", "0.5"),
+        ({"draft_tokens": "4"}, "acceptance_rate", "0.8"),
+        ({"slo_kind": "ms"}, "slo_kind", "times"),
+        ({"slo_kind": "times"}, "slo_times", "1.2"),
+        ({"slo_kind": "times"}, "slo_batch", "16"),
+        ({"slo2_ms": "8"}, "slo2", "ttft"),
+        ({"slo2": "e2e"}, "slo2_ms", "2000"),
+        ({"slo2": "e2e", "slo2_ms": "3000"}, "slo2_kind", "times"),
+        ({"slo2": "e2e", "slo2_kind": "times"}, "slo2_times", "1.5"),
+        ({"slo2": "e2e", "slo2_kind": "times", "slo2_times": "1.5"}, "slo2_batch", "4"),
+        ({"slo3_ms": "8"}, "slo3", "ttft"),
+        ({"slo3": "e2e"}, "slo3_ms", "2000"),
+        ({"slo3": "e2e", "slo3_ms": "3000"}, "slo3_kind", "times"),
+        ({"slo3": "e2e", "slo3_kind": "times"}, "slo3_times", "1.5"),
+        ({"slo3": "e2e", "slo3_kind": "times", "slo3_times": "1.5"}, "slo3_batch", "4"),
+    ],
+)
+def test_a_control_that_counts_with_another_changes_the_answer(
+    client: httpx.Client, also: dict[str, str], name: str, value: str
+) -> None:
+    before, after = view(client, **also), view(client, **{**also, name: value})
     assert before["advice"] != after["advice"]
+    assert before["command"] != after["command"]
 
 
 def test_every_control_is_tested(session: Session) -> None:
-    marks = test_every_control_changes_the_answer.pytestmark  # type: ignore[attr-defined]
-    tested = {name for mark in marks for name, _ in mark.args[1]} | {"correlation"}
+    alone = test_every_control_changes_the_answer.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    with_another = test_a_control_that_counts_with_another_changes_the_answer.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    tested = {name for name, _ in alone} | {name for _, name, _ in with_another}
     assert tested == {field.name for field in session.controls()}
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("input_tokens", "-5", "outside 1 to 131072"),
-        ("input_tokens", "1e999", "outside"),
+        ("input_tokens", "-5", "'-5' is outside 1 to 131,072"),
+        ("input_tokens", "1e400", "not a number"),
+        ("input_tokens", "1e3", "not a number"),
+        ("input_tokens", "1_0", "not a number"),
+        ("input_tokens", "١٢", "not a number"),
+        ("input_tokens", "250\n", "not a number"),
+        ("input_tokens", "inf", "not a number"),
+        ("slo_ms", "2000000", "outside 0.1 to 1,000,000"),
         ("input_tokens", "9" * 180, "outside"),
         ("input_tokens", "9" * 500, "characters"),
-        ("input_tokens", "nan", "outside"),
+        ("input_tokens", "nan", "not a number"),
         ("input_tokens", "many", "'many' is not a number"),
         ("input_tokens", "", "give a number"),
         ("max_num_batched_tokens", "2.5", "not a whole number"),
@@ -113,6 +160,9 @@ def test_every_control_is_tested(session: Session) -> None:
         ("workload", "/etc/passwd", "none of the choices"),
         ("engine", "\x00", "none of the choices"),
         ("correlation", "0.5", "needs lengths that vary"),
+        ("acceptance_rate", "0.5", "draft_tokens"),
+        ("slo2", "p99", "none of the choices"),
+        ("slo_batch", "1.5", "not a whole number"),
     ],
 )
 def test_an_impossible_value_is_named_beside_its_control(
@@ -138,17 +188,92 @@ def test_a_value_given_twice_is_refused(client: httpx.Client) -> None:
     ("changes", "beside"),
     [
         ({"slo_ms": "0.1"}, "slo_ms"),
+        ({"slo2": "e2e", "slo2_ms": "1"}, "slo2_ms"),
+        ({"slo3": "e2e", "slo3_kind": "times", "slo3_times": "0.1"}, "slo3_times"),
+        ({"gpu_memory_utilization": "0.05"}, "gpu_memory_utilization"),
+        ({"other_gib": "100"}, "other_gib"),
+        ({"kv_capacity_tokens": "100"}, "kv_capacity_tokens"),
+        ({"max_num_batched_tokens": "1"}, "max_num_batched_tokens"),
+        ({"model": "meta-llama/Llama-2-7b-hf", "input_tokens": "131072"}, "input_tokens"),
+        ({"model": "meta-llama/Llama-2-7b-hf", "gpu": "L4", "dtype": "float32"}, "dtype"),
+        ({"model": "meta-llama/Llama-2-13b-hf", "gpu": "L4"}, "gpu"),
         ({"model": "meta-llama/Llama-2-70b-hf", "gpu": "L4"}, "model"),
-        ({"slo": "e2e", "slo_ms": "3000", "epsilon": "0.99"}, "epsilon"),
     ],
 )
 def test_what_is_not_feasible_is_said_beside_what_makes_it_so(
-    client: httpx.Client, changes: dict[str, str], beside: str
+    session: Session, changes: dict[str, str], beside: str
 ) -> None:
-    shown = view(client, **changes)
-    assert shown["advice"]["feasible"] is False or changes.get("epsilon")  # type: ignore[index]
-    if not shown["advice"]["feasible"]:  # type: ignore[index]
-        assert set(shown["beside"]) == {beside}  # type: ignore[arg-type]
+    started = _opt_on_h100(session)
+    shown = document(started, read(started.controls(), (ASKED | changes).items()))
+    assert shown["advice"]["feasible"] is False
+    assert shown["beside"] == {beside: "no batch cap is feasible with this"}
+
+
+def _opt_on_h100(session: Session) -> Session:
+    """A session that has seen OPT-1.3B on an H100, and so starts from them."""
+    seen = replace(
+        session.calibration,
+        models=(get_model("facebook/opt-1.3b"),),
+        hardware=(get_hardware("H100"),),
+    )
+    return replace(session, calibration=seen)
+
+
+def test_one_output_token_under_an_slo_on_tpot_names_remedies_that_work(
+    client: httpx.Client,
+) -> None:
+    asked = ASKED | {"output_tokens": "1"}
+    error = client.get("/api/view", params=asked).json()["errors"]["slo"]
+    assert error.endswith("bound E2E or TTFT instead, or ask for 2 or more of them")
+    for remedy in (
+        {"slo": "e2e", "slo_ms": "9000"},
+        {"slo": "ttft", "slo_ms": "9000"},
+        {"output_tokens": "2"},
+    ):
+        assert client.get("/api/view", params=asked | remedy).json()["advice"]["feasible"]
+
+
+def test_models_and_gpus_of_the_command_line_can_be_chosen_and_no_others(
+    session: Session, run: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    shape = {
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000,
+        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "torch_dtype": "float16",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(shape))
+    gpu = "name=Invented,flops=100T,bandwidth=1TB/s,memory=24GB"
+    given = replace(session, models={str(folder): get_model(folder)}, gpus={gpu: get_hardware(gpu)})
+    fields = given.controls()
+    assert [field.default for field in fields[:2]] == [str(folder), gpu]
+    shown = document(given, read(fields, {"slo_ms": "100"}.items()))
+    outcome = run(*shlex.split(shown["command"])[1:], "--json")
+    assert shown["advice"] == json.loads(outcome.out)
+    with pytest.raises(FieldError):
+        read(fields, {"model": str(tmp_path)}.items())
+    with pytest.raises(FieldError):
+        read(session.controls(), {"model": str(folder)}.items())
+
+
+def test_no_choice_reads_a_file_of_the_same_name(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "facebook/opt-1.3b").mkdir(parents=True)
+    (tmp_path / "facebook/opt-1.3b/config.json").write_text("no JSON")
+    monkeypatch.chdir(tmp_path)
+    assert session.model("facebook/opt-1.3b").num_layers == 24
+
+
+def test_a_port_in_use_is_one_line(run: Run, address: str) -> None:
+    port = address.rpartition(":")[2]
+    outcome = run("explore", "prior:step", "--port", port)
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"servefit: 127.0.0.1, port {port}: cannot listen there (Address already in use): give "
+        "another --port or --host\n"
+    )
 
 
 @settings(max_examples=60)
@@ -301,7 +426,11 @@ def test_more_caps_than_can_be_tried_at_once_are_said(client: httpx.Client) -> N
 def test_however_many_caps_fit_only_a_few_are_tried(
     session: Session, changes: dict[str, str]
 ) -> None:
-    wide = {"input_tokens": "1", "max_num_batched_tokens": "1e7", "kv_capacity_tokens": "1e9"}
+    wide = {
+        "input_tokens": "1",
+        "max_num_batched_tokens": "10000000",
+        "kv_capacity_tokens": "1000000000",
+    }
     found = view_of(session, read(session.controls(), (wide | changes).items()))
     caps = found.problem.curve.cap
     assert caps[-1] > 1_000_000
@@ -312,7 +441,7 @@ def test_however_many_caps_fit_only_a_few_are_tried(
 
 
 def test_the_few_caps_hold_the_one_recommended_among_all(session: Session) -> None:
-    few = {"input_tokens": "1", "max_num_batched_tokens": "60000", "kv_capacity_tokens": "1e7"}
+    few = {"input_tokens": "1", "max_num_batched_tokens": "60000", "kv_capacity_tokens": "10000000"}
     for changes in ({"slo_ms": "500000", "epsilon": "0"}, {"epsilon": "0.1"}, {"slo_ms": "9"}):
         found = view_of(session, read(session.controls(), (few | changes).items()))
         caps = found.problem.curve.cap
@@ -321,18 +450,51 @@ def test_the_few_caps_hold_the_one_recommended_among_all(session: Session) -> No
         assert look(session.calibration, replace(found.question, terms=terms)).cap == found.cap
 
 
-def test_a_thousand_requests_at_once_are_all_answered(address: str) -> None:
-    async def ask() -> list[int]:
+def test_a_thousand_different_requests_at_once_are_all_answered(address: str) -> None:
+    # Without intervals: an answer takes a third of the time.
+    quick = ASKED | {"confidence": "0.5", "kv_capacity_tokens": "40000"}
+
+    async def ask() -> list[tuple[int, str]]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
-            queries = [ASKED | {"epsilon": f"{i % 10 / 20}"} for i in range(900)]
-            queries += [ASKED | {"epsilon": "wat"}] * 100
+        async with httpx.AsyncClient(timeout=300, limits=limits) as client:
+            queries = [quick | {"slo_ms": f"{3 + i / 200}"} for i in range(900)]
+            queries += [ASKED | {"epsilon": f"wat{i}"} for i in range(100)]
             url = f"http://{address}/api/view"
             answers = await asyncio.gather(*(client.get(url, params=q) for q in queries))
-        return [answer.status_code for answer in answers]
+        return [(a.status_code, a.text) for a in answers]
 
-    statuses = asyncio.run(ask())
-    assert statuses == [200] * 900 + [422] * 100
+    before_mib, start = resident_mib(), time.perf_counter()
+    answers = asyncio.run(ask())
+    spent_s, grown_mib = time.perf_counter() - start, resident_mib() - before_mib
+    assert [status for status, _ in answers] == [200] * 900 + [422] * 100
+    caps = [json.loads(text)["advice"]["batch_cap"] for _, text in answers[:900]]
+    assert caps == sorted(caps)  # Each got its own answer: caps grow with the SLO.
+    assert len(set(caps)) > 20
+    held_mib = sum(len(text) for _, text in answers) / 2**20
+    print(f"1,000 distinct requests: {spent_s:.1f} s, {grown_mib:.0f} MiB, answers {held_mib:.0f}")
+    assert spent_s < 120
+    assert grown_mib < 3 * held_mib + 200
+
+
+def resident_mib() -> float:
+    """Memory of this process, in which the server runs too."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def test_an_update_takes_a_fraction_of_a_second(
+    client: httpx.Client, record_property: Callable[[str, object], None]
+) -> None:
+    view(client)
+    times_s = []
+    for i in range(30):
+        start = time.perf_counter()
+        view(client, slo_ms=f"{7 + i / 7:.4f}")
+        times_s.append(time.perf_counter() - start)
+    median_ms = 1e3 * statistics.median(times_s)
+    print(f"an update takes {median_ms:.0f} ms (median of 30)")
+    record_property("median_ms", median_ms)
+    assert median_ms < 300  # A guard against seconds; the aim is 100 ms, see `make bench`.
 
 
 @pytest.mark.parametrize(

@@ -166,15 +166,15 @@ def candidate_at(curve: Curve, index: int) -> Candidate:
 def _check(curve: Curve, objective: Objective) -> None:
     if not 0 <= objective.epsilon < 1:
         raise ServefitError(f"epsilon = {objective.epsilon:g}: must be at least 0 and below 1")
+    unknown = {name for name in LATENCIES if np.isnan(curve.latency_bound_s[name]).all()}
     for slo in objective.slos:
-        if np.isnan(curve.latency_bound_s[slo.latency]).all():
-            why = (
-                "does not exist with one output token"
-                if slo.latency == "tpot" and curve.output_tokens <= 1
-                else "is unknown at every candidate"
-            )
+        if slo.latency in unknown:
+            known = " or ".join(n.upper() for n in LATENCIES if n not in unknown)
+            why, also = "is unknown at every candidate", ""
+            if slo.latency == "tpot" and curve.output_tokens <= 1:
+                why, also = "does not exist with one output token", ", or ask for 2 or more of them"
             raise ServefitError(
-                f"SLO {slo}: {slo.latency.upper()} {why}; bound another of {', '.join(LATENCIES)}"
+                f"SLO {slo}: {slo.latency.upper()} {why}; bound {known or 'none'} instead{also}"
             )
     if objective.rule == "efficiency" and not curve.single_tokens_per_s > 0:
         raise ServefitError(

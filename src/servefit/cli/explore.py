@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +38,21 @@ EVERYWHERE = ("0.0.0.0", "::", "")
     metavar="TRACE",
     help="CSV trace with input_tokens and output_tokens, to choose on the page. Repeatable.",
 )
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="PATH",
+    help="Further model to choose on the page: path of a config.json or its folder. Repeatable.",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="GPU",
+    help="Further GPU to choose: mine.toml, mine.toml:NAME, or name=..,flops=.., as `servefit "
+    "hardware` shows. Repeatable.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
 @click.option(
@@ -48,6 +66,8 @@ def command(
     runs: tuple[str, ...],
     where: tuple[str, ...],
     traces: tuple[str, ...],
+    models: tuple[str, ...],
+    gpus: tuple[str, ...],
     host: str,
     port: int,
     allow_host: tuple[str, ...],
@@ -62,6 +82,7 @@ def command(
     \b
     servefit explore fit.json --runs runs.csv
     servefit explore prior:step --workload trace.csv --port 9000
+    servefit explore prior:step --model ./my-model --gpu mine.toml:MyGPU
     """
     from servefit.cli.view import require
 
@@ -69,8 +90,10 @@ def command(
     import uvicorn
 
     from servefit import api
-    from servefit.explore.answer import Session
     from servefit.explore.app import Vega, application
+    from servefit.explore.session import Session
+    from servefit.hardware import get_hardware
+    from servefit.models import get_model
     from servefit.report.source import source_of
 
     if where and not runs:
@@ -80,16 +103,29 @@ def command(
         name=calibration,
         source=source_of(common.load_rows(runs, where)) if runs else None,
         workloads=_workloads(traces),
+        models={text: get_model(text) for text in models},
+        gpus={text: get_hardware(text) for text in gpus},
     )
     hosts = [*allow_host, *([] if host in EVERYWHERE else [host])]
-    script = Vega.start()
-    shown = f"[{host}]" if ":" in host else host
-    click.echo(f"http://{shown}:{port}/ (stop with Ctrl-C)", err=True)
-    try:
+    with _listening(host, port) as listener, closing(Vega.start()) as script:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{shown}:{listener.getsockname()[1]}/ (stop with Ctrl-C)", err=True)
         app = application(session, script, hosts)
-        uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
-    finally:
-        script.close()
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; raises `ServefitError` where there can be none."""
+    try:
+        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ServefitError(
+            f"{host}, port {port}: cannot listen there ({why}): give another --port or --host"
+        ) from None
 
 
 def _workloads(traces: tuple[str, ...]) -> dict[str, Workload]:

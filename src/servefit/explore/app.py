@@ -25,14 +25,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from servefit.errors import ServefitError
-from servefit.explore.answer import Session, document, view_of
+from servefit.explore.answer import document, view_of
 from servefit.explore.fields import FieldError, read
+from servefit.explore.form import FOLDED
+from servefit.explore.session import Session
 from servefit.explore.specs import specs
 
 #: Names of this machine that only programs on it reach it by.
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 #: What the page is made of, all in one folder: name in the URL -> media type.
-STATIC = {"app.js": "text/javascript", "controls.js": "text/javascript", "app.css": "text/css"}
+STATIC = {
+    "app.js": "text/javascript",
+    "answer.js": "text/javascript",
+    "controls.js": "text/javascript",
+    "app.css": "text/css",
+}
 #: Answers that are remembered; a drag goes back and forth.
 REMEMBERED = 512
 HEADERS = {
@@ -110,6 +117,7 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
         return JSONResponse(
             {
                 "fields": [asdict(field) for field in fields],
+                "folded": FOLDED,
                 "title": Path(session.name).name,
                 "law": session.calibration.law,
                 "has_runs": session.source is not None,

@@ -45,5 +45,7 @@ def config(theme: str) -> dict[str, Any]:
             "labelFontSize": 11,
             "titleFontSize": 12,
         },
-        "legend": {"labelColor": ink, "titleColor": ink},
+        # As wide as any of its labels: the plot keeps its place while values change.
+        "axisY": {"minExtent": 32, "maxExtent": 32},
+        "legend": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12},
     }

@@ -44,16 +44,27 @@ BATCH = "requests running at once (batch)"
 
 @dataclass(frozen=True)
 class Ink:
-    """Colours that depend on the page: of the prediction, the measured dots, limits and SLOs."""
+    """Colours that depend on the page: its own, of the prediction, measured dots, marks and SLOs.
 
+    Those of marks and SLOs are read as text: at least 4.5 : 1 against the page.
+    """
+
+    page: str = "white"
     line: str = BLUE
     dots: str = "black"
     limit: str = "#5F6B7A"
     slo: str = "#B5348A"
+    cap: str = "#B84F00"
+    knee: str = "#007A59"
+
+    @property
+    def rim(self) -> dict[str, Any]:
+        """What keeps a text apart from what it lies upon: the same text below it, in outline."""
+        return {"stroke": self.page, "strokeWidth": 4, "strokeJoin": "round"}
 
 
 PAPER = Ink()
-DARK = Ink(SKY, "#FFFFFF", "#B4BECA", "#F08FCB")
+DARK = Ink("#1A2027", SKY, "#FFFFFF", "#B4BECA", "#F08FCB", "#F0A35E", "#3FC79A")
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,10 @@ def batch_axis() -> alt.X:
 
 
 def over_batch(name: str, ink: Ink = PAPER) -> Any:
-    """Throughput or a latency: prediction, interval, measured points, marks and SLO."""
+    """Throughput or a latency: prediction, interval, measured points, marks and SLO.
+
+    Points that were not in the fit are hollow.
+    """
     metric = METRICS[name]
     column = metric.column
     y = _amount(column, metric.title)
@@ -108,21 +122,22 @@ def over_batch(name: str, ink: Ink = PAPER) -> Any:
     hover = curve.mark_point(opacity=0, size=120).encode(x=batch_axis(), y=y, tooltip=tip)
     measured = (
         named("measured")
-        .mark_point(filled=True, color=ink.dots, size=42, opacity=1)
+        .mark_point(stroke=ink.dots, size=36, strokeWidth=1.5, opacity=1)
         .encode(
             x=batch_axis(),
             y=y,
+            fill=alt.condition("datum.fitted", alt.value(ink.dots), alt.value("transparent")),
             tooltip=[
                 alt.Tooltip("row:Q", title="row"),
+                alt.Tooltip("fitted:N", title="in the fit"),
                 alt.Tooltip("batch:Q", title="mean batch", format=".4~g"),
                 alt.Tooltip(f"{column}:Q", title="measured", format=",.4~g"),
             ],
         )
     )
-    layers = [_extent(), band, *_marks(ink), line, measured, hover]
-    if name != "throughput":
-        layers += _slo(name, y, ink)
-    return alt.layer(*layers)
+    rules, labels = _marks(ink)
+    slo = [] if name == "throughput" else _slo(name, y, ink)
+    return alt.layer(_extent(), band, rules, line, measured, *slo, *labels, hover)
 
 
 def _amount(column: str, title: str) -> alt.Y:
@@ -137,9 +152,9 @@ def _extent() -> Any:
     return named("extent").mark_point(opacity=0, size=0).encode(x=batch_axis())
 
 
-def _marks(ink: Ink) -> list[Any]:
-    """Vertical rules with a label along each, of near ones at different heights."""
-    kinds = {"cap": ORANGE, "limit": ink.limit, "knee": GREEN}
+def _marks(ink: Ink) -> tuple[Any, list[Any]]:
+    """Vertical rules, and the labels along them, of near ones at different heights."""
+    kinds = {"cap": ink.cap, "limit": ink.limit, "knee": ink.knee}
     scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
     colour = alt.Color("kind:N", scale=scale, legend=None)
     marks = named("marks")
@@ -154,22 +169,26 @@ def _marks(ink: Ink) -> list[Any]:
     )
     labels = [
         marks.transform_filter(f"datum.level % {len(LABEL_PLACES)} === {level}")
-        .mark_text(angle=270, fontSize=11, fontWeight="bold", **place)
+        .mark_text(angle=270, fontSize=11, fontWeight="bold", **place, **look)
         .encode(x=batch_axis(), y=alt.value(y), text="label:N", color=colour)
+        for look in (ink.rim, {})
         for level, (y, place) in enumerate(LABEL_PLACES)
     ]
-    return [rules, *labels]
+    return rules, labels
 
 
 def _slo(name: str, y: alt.Y, ink: Ink) -> list[Any]:
     """A horizontal rule at the SLO of this latency."""
     slos = named("slos").transform_filter(f"datum.latency === '{name}'")
     rule = slos.mark_rule(color=ink.slo, strokeWidth=1.5, strokeDash=[6, 3]).encode(y=y)
-    label = slos.mark_text(
-        color=ink.slo, align="left", baseline="bottom", dx=4, dy=-3, fontSize=11,
-        fontWeight="bold",
-    ).encode(x=alt.value(0), y=y, text="label:N")  # fmt: skip
-    return [rule, label]
+    labels = [
+        slos.mark_text(
+            color=ink.slo, align="left", baseline="bottom", dx=4, dy=-3, fontSize=11,
+            fontWeight="bold", **look,
+        ).encode(x=alt.value(0), y=y, text="label:N")
+        for look in (ink.rim, {})
+    ]  # fmt: skip
+    return [rule, *labels]
 
 
 def steps(title: str, causes: Iterable[str]) -> Any:

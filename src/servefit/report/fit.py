@@ -16,7 +16,7 @@ from servefit.laws.step import StepLaw
 from servefit.laws.step.parameters import PRIORS
 from servefit.laws.support import fingerprint
 from servefit.plain import to_plain
-from servefit.points import FloatArray
+from servefit.points import BoolArray
 
 #: Confidences of the central intervals whose coverage is counted.
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -81,21 +81,23 @@ def goodness(calibration: Calibration, observations: Observations) -> Goodness:
         rows=[dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)],
         mape_pct=float(np.mean(np.abs(error))),
         coverage=tuple(covered),
-        unseen=_unseen(calibration, observations, error),
+        unseen=int(np.count_nonzero(~in_fit(calibration, observations))),
     )
 
 
-def _unseen(calibration: Calibration, observations: Observations, error_pct: FloatArray) -> int:
-    """How many runs have an error that none of the calibration's training rows has.
+def in_fit(calibration: Calibration, observations: Observations) -> BoolArray:
+    """Which runs the calibration was fitted on: those with the error of a training row.
 
     Row numbers do not tell: another choice of files or rows has others.
     """
+    shape = observations.rows.shape
     if fingerprint(observations) == calibration.runs_fingerprint:
-        return 0
-    # An error of 100 (p / m - 1) percent is a residual (m - p) / m.
+        return np.ones(shape, dtype=np.bool_)
+    predicted = predict(calibration, observations.points).total_tokens_per_s
+    error = np.broadcast_to(predicted / observations.total_tokens_per_s - 1, shape)
+    # An error of p / m - 1 is a residual (m - p) / m.
     trained = np.array([residual.relative for residual in calibration.residuals])
-    same = np.abs(error_pct[:, None] / 100 + trained) < SAME_ERROR
-    return int(np.count_nonzero(~same.any(axis=1)))
+    return np.asarray((np.abs(error[:, None] + trained) < SAME_ERROR).any(axis=1))
 
 
 def residual_rows(calibration: Calibration) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from servefit.memory import GIB
 from servefit.models import ModelShape
 from servefit.plain import to_plain
 from servefit.points import BoolArray, FloatArray
+from servefit.report.fit import in_fit
 from servefit.report.view import View
 
 Row = dict[str, Any]
@@ -94,7 +95,10 @@ def _formats(model: ModelShape) -> tuple[str, str, str]:
 
 
 def measured_rows(view: View, observations: Observations) -> list[Row]:
-    """The measured runs of the question's own model, GPU, parallelism and lengths."""
+    """The measured runs of the question's own model, GPU, parallelism and lengths.
+
+    ``fitted`` says whether the calibration was fitted on it.
+    """
     same = matching(view, observations)
     shape = observations.rows.shape
     columns = {
@@ -104,6 +108,7 @@ def measured_rows(view: View, observations: Observations) -> list[Row]:
         "tpot_ms": observations.tpot_s * 1e3,
         "ttft_ms": observations.ttft_s * 1e3,
         "e2e_s": observations.e2e_s,
+        "fitted": in_fit(view.calibration, observations) if same.any() else same,
     }
     return _rows({name: np.broadcast_to(v, shape)[same] for name, v in columns.items()})
 

@@ -1,97 +1,135 @@
 // The form: built from the fields that the server describes. Values travel as text.
 
 const STEPS = 1000;
+// How many of a field's steps a key goes; Home and End go to the ends.
+const KEYS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10, Home: -Infinity, End: Infinity };
 
-export function buildControls(place, fields, changed) {
-  const rows = new Map();
-  let group = null;
-  let box = null;
+// By name: set(text), say(error), and of which other control's value it depends whether it counts.
+export function buildControls(place, fields, folded, changed) {
+  const controls = new Map();
+  const groups = new Map();
   for (const field of fields) {
-    if (field.group !== group) {
-      group = field.group;
-      box = element("fieldset");
-      box.append(element("legend", { textContent: group }));
+    const host = controls.get(field.beside)?.row ?? newRow(groupOf(field.group), field);
+    controls.set(field.name, { row: host, field, ...(field.kind === "choice" ? choice : number)(field, host, changed) });
+  }
+  return controls;
+
+  function groupOf(name) {
+    if (!groups.has(name)) {
+      const box = element("details", { open: !folded.includes(name) });
+      box.append(element("summary", { textContent: name }));
       place.append(box);
+      groups.set(name, box);
     }
-    const row = field.kind === "choice" ? choice(field, changed) : number(field, changed);
-    rows.set(field.name, row);
-    box.append(row.element);
+    return groups.get(name);
   }
-  return rows;
 }
 
-export function showErrors(rows, errors) {
-  for (const [name, row] of rows) row.say(errors[name] ?? "");
-}
-
-function choice(field, changed) {
-  const select = element("select", { id: `f-${field.name}` });
-  for (const [value, label] of field.choices) select.append(element("option", { value, textContent: label }));
-  select.addEventListener("change", () => changed(field.name, select.value));
-  return row(field, [select], select, (text) => {
-    select.value = text;
-    if (select.value === text) return;
-    // What the server does not offer is shown as it was asked, with the server's error beside it.
-    select.append(element("option", { value: text, textContent: text }));
-    select.value = text;
-  });
-}
-
-function number(field, changed) {
-  const box = element("input", { type: "text", inputMode: "decimal", id: `f-${field.name}` });
-  const parts = [box];
-  let range = null;
-  box.addEventListener("input", () => {
-    place(box.value);
-    changed(field.name, box.value.trim());
-  });
-  if (!field.optional) {
-    range = element("input", { type: "range", min: 0, max: STEPS, step: 1 });
-    range.setAttribute("aria-label", `${field.label}, slider`);
-    range.addEventListener("input", () => {
-      box.value = String(fromSlider(field, Number(range.value)));
-      changed(field.name, box.value);
-    });
-    // Arrow keys move by the field's own step, whatever the slider's resolution.
-    range.addEventListener("keydown", (event) => {
-      const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      const now = Number(box.value);
-      const value = field.log ? rounded(field, now * 1.02 ** by + by * field.step) : rounded(field, now + by * field.step);
-      box.value = String(value);
-      place(box.value);
-      changed(field.name, box.value);
-    });
-    parts.unshift(range);
+// Errors beside their controls, in groups that are open then.
+export function showErrors(controls, errors) {
+  for (const [name, control] of controls) {
+    control.main.setAttribute("aria-invalid", String(name in errors));
+    if (name in errors) control.row.group.open = true;
   }
-  function place(text) {
-    if (range) range.value = String(toSlider(field, Number(text)));
+  for (const row of new Set([...controls.values()].map((control) => control.row))) {
+    row.say(row.names.map((name) => errors[name]).filter(Boolean).join("; "));
   }
-  return row(field, parts, box, (text) => {
-    box.value = text;
-    place(text);
-  });
 }
 
-function row(field, inputs, main, set) {
-  const hint = element("p", { className: "hint", id: `h-${field.name}` });
+// All values; what does not count with them is not shown, and a group with a value of its own opens.
+export function showValues(controls, values, defaults) {
+  for (const [name, control] of controls) {
+    control.set(values[name]);
+    if (values[name] !== defaults[name]) control.row.group.open = true;
+  }
+  showCounting(controls, values);
+}
+
+export function showCounting(controls, values) {
+  for (const { field, row, main } of controls.values()) {
+    if (!field.when) continue;
+    const counts = values[field.when[0]] === field.when[1];
+    if (field.beside) main.classList.toggle("gone", !counts);
+    else row.element.hidden = !counts;
+  }
+}
+
+function newRow(group, field) {
   const usual = [field.unit, field.hint].filter(Boolean).join(", ");
-  hint.textContent = usual;
-  main.setAttribute("aria-describedby", hint.id);
-  const holder = element("div", { className: "inputs" });
-  holder.append(...inputs);
+  const hint = element("p", { className: "hint", id: `h-${field.name}`, textContent: usual });
+  const inputs = element("div", { className: "inputs" });
   const whole = element("div", { className: "field" });
   whole.dataset.field = field.name;
-  if (field.kind === "choice" && field.choices.some(([, label]) => label.length > 24)) whole.classList.add("long");
-  whole.append(element("label", { htmlFor: main.id, textContent: field.label }), holder, hint);
+  whole.append(element("label", { htmlFor: `f-${field.name}`, textContent: field.label }), inputs, hint);
+  group.append(whole);
   return {
-    element: whole,
-    set,
+    element: whole, group, inputs, hint, names: [],
+    add(name, main, ...parts) {
+      if (this.names.length) main.classList.add("second");
+      this.names.push(name);
+      main.setAttribute("aria-describedby", hint.id);
+      inputs.append(...parts, main);
+    },
     say(error) {
-      whole.classList.toggle("bad", Boolean(error));
-      main.setAttribute("aria-invalid", String(Boolean(error)));
+      whole.classList.toggle("bad", error !== "");
       hint.textContent = error || usual;
+    },
+  };
+}
+
+function choice(field, row, changed) {
+  const main = element("select", { id: `f-${field.name}` });
+  if (field.beside) main.setAttribute("aria-label", field.label);
+  for (const [value, label] of field.choices) main.append(element("option", { value, textContent: label }));
+  main.addEventListener("change", () => changed(field.name, main.value));
+  row.add(field.name, main);
+  if (field.beside || field.choices.some(([, label]) => label.length > 24)) row.element.classList.add("long");
+  return {
+    main,
+    set(text) {
+      main.value = text;
+      if (main.value === text) return;
+      // What the server does not offer is shown as it was asked, with the server's error beside it.
+      main.append(element("option", { value: text, textContent: text }));
+      main.value = text;
+    },
+  };
+}
+
+function number(field, row, changed) {
+  const main = element("input", { type: "text", inputMode: "decimal", id: `f-${field.name}` });
+  if (field.beside) main.setAttribute("aria-label", field.label);
+  const slider = field.optional || field.beside ? null : element("input", { type: "range", min: 0, max: STEPS, step: 1 });
+  row.add(field.name, main, ...(slider ? [slider] : []));
+  const place = (text) => {
+    if (!slider) return;
+    slider.value = String(toSlider(field, Number(text)));
+    slider.setAttribute("aria-valuetext", `${text} ${field.unit}`.trim());
+  };
+  const put = (value) => {
+    main.value = String(value);
+    place(main.value);
+    changed(field.name, main.value);
+  };
+  main.addEventListener("input", () => {
+    place(main.value);
+    changed(field.name, main.value.trim());
+  });
+  slider?.setAttribute("aria-label", `${field.label}, slider`);
+  slider?.addEventListener("input", () => put(fromSlider(field, Number(slider.value))));
+  // Keys go by the field's own step, whatever the slider's resolution.
+  slider?.addEventListener("keydown", (event) => {
+    const by = KEYS[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const now = Number(main.value);
+    put(rounded(field, field.log ? now * 1.02 ** by + by * field.step : now + by * field.step));
+  });
+  return {
+    main,
+    set(text) {
+      main.value = text;
+      place(text);
     },
   };
 }
