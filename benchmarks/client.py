@@ -29,7 +29,7 @@ import uvloop
 
 from servefit.profiling.client import Client
 from servefit.profiling.discover import discover
-from servefit.profiling.lag import LagMonitor
+from servefit.profiling.lag import LagMonitor, no_garbage_collection
 from servefit.profiling.lengths import Length, draw_asks
 from servefit.profiling.load import Load, raise_file_limit
 from servefit.profiling.probe import make_prompts, probe
@@ -101,7 +101,10 @@ def servefit_run(stub: Stub, concurrency: int) -> Cost:
             lags = lag.between(warm_s, time.perf_counter())
             return load.records, cpu_s, lags[int(0.99 * len(lags))]
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        no_garbage_collection(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         records, cpu_s, lag_s = runner.run(work())
     # The first of each slot opens its connection, all at once; a measured point leaves them out.
     several = [r for r in records if len(r.chunk_s) > 1 and not r.warmup]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import statistics
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,12 @@ from servefit.profiling.server import EXTRAS, Server
 from tests.stub_process import Stub, run
 
 SERVER = Server("stub-model", token_ids=True, extras=tuple(EXTRAS))
+
+
+def waited_s(stub: Stub) -> float:
+    """Seconds that this thread and the stub waited for a core so far, by the Linux scheduler."""
+    tasks = (f"self/task/{threading.get_native_id()}", f"{stub.process.pid}")
+    return sum(int(Path(f"/proc/{t}/schedstat").read_text().split()[1]) for t in tasks) / 1e9
 
 
 def send(
@@ -41,23 +50,43 @@ def send(
 
 
 def test_times_agree_with_the_servers_log_within_a_millisecond(stub: Stub) -> None:
-    stub.script(step_s=0.005, prefill_token_s=0.002)
-    records = send(stub, 30, count=9)
-    differences: dict[str, list[float]] = {"ttft": [], "itl": [], "e2e": []}
-    for record, logged in zip(records, stub.log(), strict=True):
+    """In the median over requests, sent one after the other on one connection.
+
+    Compared are, for each request, TTFT, E2E and mean ITL: the client's from its bytes handed to
+    the socket to the arrival of chunks, the server's from the request read to chunks written. What
+    either process waited for a core that other programs ran on is no error of the client and is
+    taken off; of the requests the half with the shorter waits counts.
+    """
+    stub.script(step_s=0.002, prefill_token_s=0.002)
+    records, waits_s = [], []
+
+    async def work() -> None:
+        async with Client(stub.url) as client:
+            for _ in range(41):
+                record, before_s = Record(Ask(8, 20), 0.0), waited_s(stub)
+                body = SERVER.body("[5,6,7,8,9,10,11,12]", record.ask)
+                await client.generate("completions", body, record)
+                records.append(record)
+                waits_s.append(waited_s(stub) - before_s)
+
+    run(work())
+    errors: list[tuple[float, dict[str, float]]] = []
+    for record, logged, wait_s in zip(records, stub.log(), waits_s, strict=True):
         sent = [at_s for at_s, _ in logged["chunks"]]
         assert record.outcome == "completed"
-        assert record.chunk_tokens == [1] * 30
+        assert record.chunk_tokens == [1] * 20
         assert record.ttft_s is not None
         assert record.e2e_s is not None
-        differences["ttft"].append(record.ttft_s - (sent[0] - logged["received"]))
-        differences["e2e"].append(record.e2e_s - (sent[-1] - logged["received"]))
-        ours = (record.chunk_s[-1] - record.chunk_s[0]) / 29
-        differences["itl"].append(ours - (sent[-1] - sent[0]) / 29)
-    for name, values in differences.items():
-        # A busy machine only ever adds delay: what is left in the best case is our own error.
-        best = min(abs(v) for v in values)
-        assert best < 1e-3, f"{name} is off by {best * 1e3:.2f} ms"
+        differences = {
+            "ttft": record.ttft_s - (sent[0] - logged["received"]),
+            "e2e": record.e2e_s - (sent[-1] - logged["received"]),
+            "itl": (record.chunk_s[-1] - record.chunk_s[0] - (sent[-1] - sent[0])) / 19,
+        }
+        errors.append((wait_s, {k: abs(v) - wait_s for k, v in differences.items()}))
+    quiet = sorted(errors[1:], key=lambda e: e[0])[:20]  # the first one opened the connection
+    for name in ("ttft", "e2e", "itl"):
+        median = statistics.median(error[name] for _, error in quiet)
+        assert median < 1e-3, f"{name} is off by {median * 1e3:.2f} ms"
 
 
 def test_tpot_is_e2e_less_ttft_over_the_other_tokens() -> None:

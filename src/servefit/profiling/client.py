@@ -33,6 +33,8 @@ QUERY_TIMEOUT_S = 10.0
 #: A longer pause asked for by ``Retry-After`` is not waited for.
 MAX_RETRY_AFTER_S = 60.0
 MAX_DETAIL = 200
+#: What `json.loads` does with text, without its guess at an encoding.
+DECODE = json.JSONDecoder().decode
 #: No page, list of models or tokenised text is longer; what is, is not read to its end.
 MAX_REPLY_BYTES = 16 * 2**20
 
@@ -245,7 +247,7 @@ class _Answer:
                 self.done = True
                 continue
             try:
-                event = json.loads(text)
+                event = DECODE(text.decode())
             except (ValueError, RecursionError):  # the latter by nesting
                 event = None
             if not isinstance(event, dict):

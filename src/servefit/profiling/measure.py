@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servefit.profiling.client import Client
-from servefit.profiling.lag import LagMonitor
+from servefit.profiling.lag import LagMonitor, no_garbage_collection
 from servefit.profiling.lengths import Length, TraceRow, arrival_times, draw_asks, read_trace
 from servefit.profiling.load import Load, OverloadError
 from servefit.profiling.metrics import Metrics, MetricsPoller
@@ -120,17 +120,18 @@ async def measure(
     watch = _Watch(client, server, prompts, point, limits)
     drive = watch.driver(trace, random.Random(seed), seed)
     await watch.look_at_rest()
-    async with _running(watch.lag.run()), _running(watch.poller.run()):
-        task = asyncio.ensure_future(drive)
-        try:
-            stopped_by = await watch.until_done(task, report)
-            await watch.poller.sample()
-            if watch.server.metrics_url is None:
-                await watch.let_finish(task)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await watch.settle()
+    with no_garbage_collection():
+        async with _running(watch.lag.run()), _running(watch.poller.run()):
+            task = asyncio.ensure_future(drive)
+            try:
+                stopped_by = await watch.until_done(task, report)
+                await watch.poller.sample()
+                if watch.server.metrics_url is None:
+                    await watch.let_finish(task)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await watch.settle()
     return watch.result(stopped_by, left_out)
 
 
