@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from servefit.errors import ServefitError
 
-#: A longer text is none that a control sends.
+#: A longer text is none that a control sends, unless it is one of its choices.
 MAX_TEXT = 200
 #: Neither 1_000 nor 1e3, digits of other scripts, nan or inf: what `float` reads besides.
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
@@ -48,6 +48,11 @@ class Field:
     whole: bool = False
     beside: str = ""
     when: tuple[str, str] | None = None
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest text that it may send."""
+        return max([MAX_TEXT, *(len(value) for value, _ in self.choices)])
 
     def parse(self, text: str) -> Any:
         """The value; raises `ServefitError` with value, limit and remedy."""
@@ -103,8 +108,8 @@ def read(fields: Sequence[Field], items: Iterable[tuple[str, str]]) -> dict[str,
             errors[""] = f"there is no control {shortened(name)}"
         elif name in seen:
             errors[name] = "given more than once"
-        elif len(text) > MAX_TEXT:
-            errors[name] = f"a text of {len(text)} characters: at most {MAX_TEXT}"
+        elif len(text) > known[name].longest:
+            errors[name] = f"a text of {len(text)} characters: at most {known[name].longest}"
         else:
             try:
                 values[name] = known[name].parse(text)

@@ -71,17 +71,19 @@ class Session:
         return steps_title(self.calibration.law), causes
 
     def model(self, name: str) -> ModelShape:
-        """One of the choices: given, seen, or of the catalogue; no file is read."""
+        """One of the choices: seen, given, or of the catalogue; no file is read."""
+        seen = [model for model in self.calibration.models if model.name == name]
+        if len(seen) == 1:
+            return seen[0]
         if name in self.models:
             return self.models[name]
-        seen = [model for model in self.calibration.models if model.name == name]
         known = [m.shape(name) for m in list_models() if name in m.names]
-        return (seen if len(seen) == 1 else [*known, *seen])[0]
+        return [*known, *seen][0]
 
     def gpu(self, name: str) -> Hardware:
         """The same of the accelerators."""
-        seen = (gpu for gpu in (*self.calibration.hardware, *catalogue()) if gpu.name == name)
-        return self.gpus.get(name) or next(seen)
+        known = {gpu.name: gpu for gpu in reversed((*self.calibration.hardware, *catalogue()))}
+        return self.gpus.get(name) or known[name]
 
 
 @contextmanager
