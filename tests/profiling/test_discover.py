@@ -331,14 +331,32 @@ def test_seats_of_several_engines_are_those_of_all_and_no_law_is_promised(stub: 
     assert "2 data-parallel engines share the load" in server.notes[0]
 
 
-def test_what_sglang_says_of_one_of_several_engines_is_not_taken_for_all(
+STATES = {"internal_states": [{"effective_max_running_requests_per_dp": 48}]}
+
+
+@pytest.mark.parametrize(
+    ("more", "engines", "seats", "kv_tokens"),
+    [
+        ({}, 1, 64, 9000),
+        ({"max_running_requests": None}, 1, None, 9000),
+        ({"max_running_requests": None, **STATES}, 1, 48, 9000),
+        ({"dp_size": 2}, 2, None, None),  # of one, or of all?
+        ({"dp_size": 2, **STATES}, 2, 96, None),
+        ({"internal_states": [7]}, 1, 64, 9000),
+    ],
+)
+def test_sglang_s_seats_are_taken_from_where_they_are_sure(
+    more: dict[str, Any],
+    engines: int,
+    seats: int | None,
+    kv_tokens: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    info = {"max_running_requests": 64, "max_total_num_tokens": 9000, "dp_size": 2, "tp_size": 1}
+    info = {"max_running_requests": 64, "max_total_num_tokens": 9000, "dp_size": 1, **more}
     pages = {"/v1/models": '{"data": [{"id": "m"}]}', "/get_server_info": json.dumps(info)}
     server = _discovered(pages, monkeypatch)
-    assert (server.engines, server.seats) == (2, None)
-    assert "kv_capacity_tokens" not in server.settings
+    assert (server.engines, server.seats) == (engines, seats)
+    assert server.settings.get("kv_capacity_tokens") == kv_tokens
 
 
 @pytest.mark.parametrize("suffix", ["", "_total"])

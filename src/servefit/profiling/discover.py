@@ -192,15 +192,22 @@ async def _engine_info(patience: Patience) -> dict[str, Any]:
 def _from_sglang(info: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of SGLang's ``/get_server_info``.
 
-    With several engines it does not say whether seats and KV cache are those of one: left out.
+    The argument ``max_running_requests`` is mostly left to SGLang, which tells the seats of each
+    engine among its states. With several engines it does not say whether that argument and the KV
+    cache are those of one: left out.
     """
     several = info.get("dp_size") not in (None, 1)
+    states = info.get("internal_states")
+    state = states[0] if isinstance(states, list) and states else None
+    seats = None if several else info["max_running_requests"]
+    if isinstance(state, dict):
+        seats = state.get("effective_max_running_requests_per_dp", seats)
     return {
         "engine": "sglang",
         "engine_version": info.get("version"),
         "tensor_parallel_size": info.get("tp_size"),
         "data_parallel_size": info.get("dp_size"),
-        "max_num_seqs": None if several else info["max_running_requests"],
+        "max_num_seqs": seats,
         "max_num_batched_tokens": info.get("chunked_prefill_size"),
         "kv_capacity_tokens": None if several else info.get("max_total_num_tokens"),
         "attention_backend": info.get("attention_backend"),
