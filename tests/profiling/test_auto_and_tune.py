@@ -173,6 +173,22 @@ def test_a_broken_slo_moves_the_advice_and_is_reported() -> None:
     assert tune.answer.decision.chosen.batch_cap < tune.verifications[0].batch_cap
 
 
+def test_what_the_fit_misses_at_a_broken_cap_tightens_the_slo_until_it_is_kept() -> None:
+    """A server that no smooth law follows: 40 % slower from 16 to 63 in flight."""
+    tune = tuner("tpot=14ms", most=2)
+    rows: list[dict[str, Any]] = []
+    while (point := tune(SERVER, "me", rows)) is not None:
+        assert point.concurrency is not None
+        rows.append(row_of(point, factor=1.4 if 16 <= point.concurrency < 64 else 1.0))
+    assert tune.verifications[0].broken == ("TPOT <= 14.0 ms",)
+    assert tune.verifications[-1].broken == ()
+    assert isinstance(tune.answer, Advice)
+    assert "as measured: predictions are" in tune.answer.objective.slos[0].origin
+    kept = tune.largest_kept()
+    assert kept is not None
+    assert kept >= tune.verifications[-1].batch_cap
+
+
 def test_an_slo_that_the_measurement_cannot_tell_of_is_not_called_kept() -> None:
     tune = tuner("e2e=1s")
     rows: list[dict[str, Any]] = []

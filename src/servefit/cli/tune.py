@@ -126,7 +126,9 @@ def command(
     if as_json:
         common.echo_json(_as_json(chooser))
     if isinstance(answer, Infeasible):
-        raise ServefitError(answer.message)
+        kept = chooser.largest_kept()
+        measured = "" if kept is None else f"; as measured, {kept} in flight kept every SLO"
+        raise ServefitError(answer.message + measured)
     if not as_json:
         _print(chooser)
     if late or any(v.broken for v in chooser.verifications[-1:]):
@@ -147,6 +149,7 @@ def _as_json(chooser: TuneChooser) -> dict[str, Any]:
         "advice": advice,
         "calibration": chooser.calibration,
         "verifications": chooser.verifications,
+        "largest_load_within_slos_as_measured": chooser.largest_kept(),
         "stopped_because": chooser.auto.stopped_because,
     }
 
@@ -159,8 +162,9 @@ def _print(chooser: TuneChooser) -> None:
     print_advice(chooser.answer, _warnings(chooser))
     for verification in chooser.verifications:
         _print_verification(verification)
-    if not chooser.verifications:
-        click.echo("\nThe advised cap was not measured: this is the prediction alone.")
+    cap = chooser.answer.decision.chosen.batch_cap
+    if all(v.batch_cap != cap for v in chooser.verifications):
+        click.echo(f"\nThe advised cap {cap} itself was not measured: its numbers are predictions.")
 
 
 def _print_verification(verification: Verification) -> None:

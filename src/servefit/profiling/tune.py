@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servefit import api
@@ -11,6 +12,7 @@ from servefit.advise import (
     ENGINES,
     Advice,
     Infeasible,
+    Problem,
     RelativeSlo,
     Slo,
     Terms,
@@ -26,7 +28,7 @@ from servefit.profiling.plan import Point
 from servefit.profiling.server import Server
 
 #: The advised cap is verified, and the fit corrected by that, so often.
-MOST_VERIFICATIONS = 2
+MOST_VERIFICATIONS = 3
 #: Advice that moves by no more than this share after its verification stands.
 SMALL_CHANGE = 0.1
 #: What is compared with the prediction: name of the row's column -> name for people.
@@ -81,7 +83,8 @@ class Verification:
 class TuneChooser:
     """First the points of ``auto``, then the advised cap; a `Chooser` of campaigns.
 
-    Where a verification breaks an SLO or moves the advice, the new cap is verified too, once.
+    Where a verification breaks an SLO or moves the advice, the new cap is verified too, up to
+    `MOST_VERIFICATIONS` in all.
 
     Attributes:
         auto: chooses the points to fit on.
@@ -89,6 +92,7 @@ class TuneChooser:
         calibration: the last fit.
         answer: the last advice.
         verifications: what the advised caps turned out to do.
+        measured: the rows of the last fit.
     """
 
     auto: AutoChooser
@@ -96,11 +100,11 @@ class TuneChooser:
     calibration: Calibration | None = None
     answer: Advice | Infeasible | None = None
     verifications: list[Verification] = field(default_factory=list)
+    measured: Sequence[Mapping[str, Any]] = ()
     say: Callable[[str], None] = lambda text: None
     _auto_ended: bool = False
     _verifying: str | None = None
     _limits: Sequence[Slo] = ()
-    _slos: Sequence[Slo] = ()
 
     def __call__(
         self, server: Server, whom: str, rows: Sequence[Mapping[str, Any]]
@@ -135,6 +139,7 @@ class TuneChooser:
         mine = [row for key, row in results.items() if key in known]
         if not mine:
             return None
+        self.measured = mine
         self.calibration = fit_rows(mine, self.auto.law, self.auto.gpu)
         answer = self._advise(self.calibration, mine[-1], server)
         if self._confirmed(answer):
@@ -148,27 +153,27 @@ class TuneChooser:
             return None
         return self._point(cap)
 
+    def largest_kept(self) -> int | None:
+        """The most requests in flight that were measured to keep every SLO; ``None``: no load."""
+        loads = [
+            int(row["concurrency"])
+            for row in self.measured
+            if self._limits and all(_seen_s(row, s) <= s.limit_s for s in self._limits)
+        ]
+        return max(loads, default=None)
+
     def _verify(self, row: Mapping[str, Any]) -> None:
-        """Compare the advised cap with its measurement; a broken SLO is tightened by the ratio."""
+        """Compare the advised cap with its measurement."""
         assert isinstance(self.answer, Advice)  # only an advised cap is verified
         chosen = self.answer.decision.chosen
         predicted = {f"{name}_mean_s": value for name, value in chosen.latency_s.items()}
         measured = {name: row.get(name) for name in COMPARED}
-        limits = self._limits = self._limits or self.answer.objective.slos
-        broken, unchecked, tightened = [], [], []
-        for slo in limits:
-            seen = measured[f"{slo.latency}_mean_s"]
-            at_most = row.get(f"{slo.latency}_with_queue_mean_s") if seen is None else seen
-            if seen is None and (at_most is None or at_most > slo.limit_s):
-                unchecked.append(str(slo))
-            elif seen is not None and seen > slo.limit_s:
-                broken.append(str(slo))
-                ratio = min(1.0, predicted[f"{slo.latency}_mean_s"] / seen)
-                origin = f"{slo}, tightened since {seen / slo.limit_s - 1:.1%} more was measured"
-                slo = Slo(slo.latency, slo.limit_s * ratio, origin)
-            tightened.append(slo)
-        if broken:
-            self._slos = tightened
+        broken: list[str] = []
+        unchecked: list[str] = []
+        for slo in self._limits:
+            if _seen_s(row, slo) > slo.limit_s:
+                known = measured[f"{slo.latency}_mean_s"] is not None
+                (broken if known else unchecked).append(str(slo))
         self.verifications.append(
             Verification(
                 batch_cap=int(row["concurrency"]),
@@ -215,8 +220,37 @@ class TuneChooser:
             kv_cache_dtype=known.get("kv_cache_dtype"),
         )
         problem = predicted_problem(
-            calibration, points, self._slos or asked.slos, terms, confidence=asked.confidence
+            calibration, points, self._limits or asked.slos, terms, confidence=asked.confidence
         )
+        self._limits = problem.slos  # a relative one is worked out once
+        problem = replace(problem, slos=tuple(self._tightened(s, problem) for s in problem.slos))
         return recommend(
             problem, rule=asked.rule, epsilon=asked.epsilon, rate_per_s=asked.rate_per_s
         )
+
+    def _tightened(self, slo: Slo, problem: Problem) -> Slo:
+        """An SLO that a verified cap broke, times predicted / measured at that cap.
+
+        The prediction is that of the fit that knows the measurement: what it still misses there it
+        is taken to miss everywhere.
+        """
+        ratios = [
+            float(problem.curve.latency_s[slo.latency][problem.curve.cap == v.batch_cap].max())
+            / (v.measured[f"{slo.latency}_mean_s"] or math.inf)
+            for v in self.verifications
+            if str(slo) in v.broken and v.batch_cap in problem.curve.cap
+        ]
+        ratio = min(ratios, default=1.0)
+        if ratio >= 1:
+            return slo
+        low = f"predictions are {1 - ratio:.1%} too low at a verified cap"
+        tightened = Slo(slo.latency, slo.limit_s * ratio, f"{slo} as measured: {low}")
+        self.say(f"{low}: {slo} counts as {tightened}")
+        return tightened
+
+
+def _seen_s(row: Mapping[str, Any], slo: Slo) -> float:
+    """The latency of an SLO as measured, at most; infinite where it is unknown."""
+    seen = row.get(f"{slo.latency}_mean_s")
+    at_most = row.get(f"{slo.latency}_with_queue_mean_s") if seen is None else seen
+    return math.inf if at_most is None else float(at_most)
