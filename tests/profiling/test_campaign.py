@@ -254,6 +254,16 @@ def test_a_launched_server_is_started_for_each_setting_and_stopped(tmp_path: Pat
     assert again == []
 
 
+def test_the_log_of_any_setting_has_a_name_that_files_can_have(tmp_path: Path) -> None:
+    script = json.dumps({"step_s": 0.001, "api_key": None, "faults": [{"kind": "/" * 300}]})
+    setting = [{"script": script}]
+    points = cross(batch=[1], input_tokens=[8], output_tokens=[8], settings=setting)
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(launch=f"{SERVE} {{script}}"), points)
+    assert rows[0]["status"] == "ok"
+    (log,) = tmp_path.glob("runs.script-__step_s*.server.log")
+    assert len(log.name) < 130
+
+
 def test_a_launched_server_that_dies_is_started_again(tmp_path: Path) -> None:
     script = json.dumps({"faults": [{"kind": "die", "at": [6]}], "step_s": 0.001})
     rows, display = campaign(

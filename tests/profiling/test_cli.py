@@ -179,6 +179,8 @@ def test_a_point_that_the_time_cuts_off_is_missing_and_exits_1(stub: Stub, serve
         (["profile", "http://127.0.0.1:9", *LOAD, "--gpu", "X9000"], "X9000"),
         (["profile", "--launch", "serve --port 5", *LOAD], "--launch has no {port}"),
         (["profile", "--launch", "serve {port} {seats}", *LOAD], "give --set seats=V1,V2"),
+        (["profile", "http://127.0.0.1:9", *LOAD, "--set", "a=1"], "only a server started by --la"),
+        (["profile", "--launch", "x {port}", *LOAD, "--set", "a=1"], "--launch has no {a} to put"),
         (["profile", "http://u:pw@127.0.0.1:9", *LOAD], "is refused"),
     ],
 )

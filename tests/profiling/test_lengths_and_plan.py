@@ -136,6 +136,17 @@ def test_plans_with_mistakes_name_the_point_and_the_value(text: str, words: str)
         read_plan(text, "plan.yaml")
 
 
+def test_listed_values_of_settings_are_crossed() -> None:
+    text = "- {batch: 1, input_tokens: 1, output_tokens: 1, settings: {a: [1, 2], b: x, c: [3, 4]}}"
+    settings = [dict(p.settings) for p in read_plan(text, "plan.yaml")]
+    assert [(s["a"], s["b"], s["c"]) for s in settings] == [
+        ("1", "x", "3"),
+        ("1", "x", "4"),
+        ("2", "x", "3"),
+        ("2", "x", "4"),
+    ]
+
+
 def test_points_come_cheapest_first_within_each_server_setting() -> None:
     points = cross(
         batch=[64, 1, 8],

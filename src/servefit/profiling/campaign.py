@@ -118,6 +118,8 @@ class Campaign:
             read_trace(trace)  # refused now rather than after the first points
         ordered = in_order(points)
         groups = [list(g) for _, g in itertools.groupby(ordered, key=lambda p: p.settings)]
+        for group in groups:
+            self.target.refuse_unused(group[0].settings)
         if self.target.launch is not None:
             groups = [g for g in groups if self._missing(g, self.target.identity())]
 

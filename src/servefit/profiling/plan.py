@@ -12,7 +12,8 @@ from typing import Any, cast
 from servefit.errors import ServefitError
 from servefit.profiling.lengths import Arrivals, Length
 
-#: Keys of a plan's points. Each may hold one value or a list; lists are crossed.
+#: Keys of a plan's points. Each, and each of ``settings``, holds a value or a list of them; lists
+#: are crossed.
 POINT_KEYS = (
     "batch",
     "rate",
@@ -166,13 +167,21 @@ def read_plan(text: str, name: str) -> list[Point]:
         values: dict[str, Any] = {
             k: v if isinstance(v, list) or k == "repeats" else [v] for k, v in entry.items()
         }
-        if not all(isinstance(s, dict) for s in values.get("settings", ())):
+        settings = values.get("settings") or [{}]
+        if not all(isinstance(s, dict) for s in settings):
             raise ServefitError(f"{name}: point {number}: settings must be mappings")
+        values["settings"] = [c for s in settings for c in _crossed(s)]
         try:
             points += cross(**values)
         except ServefitError as error:
             raise ServefitError(f"{name}: point {number}: {error}") from None
     return list(dict.fromkeys(points))
+
+
+def _crossed(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of the listed values."""
+    values = [v if isinstance(v, list) else [v] for v in settings.values()]
+    return [dict(zip(settings, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
 def in_order(points: Iterable[Point]) -> list[Point]:

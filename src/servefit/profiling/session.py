@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -29,6 +30,8 @@ from servefit.profiling.prompts import Prompts
 from servefit.profiling.server import SETTINGS, Server
 
 Settings = tuple[tuple[str, str], ...]
+#: Characters of a log's name that tell the settings.
+MAX_LABEL = 100
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,19 @@ class Target:
         """What is known of a server before it is asked: ``given``, and what it is launched with."""
         launched = {k: int(v) if v.isdecimal() else v for k, v in settings if k in SETTINGS}
         return {**self.given, **launched}
+
+    def refuse_unused(self, settings: Settings) -> None:
+        """Raise `ServefitError` for a setting that no server would be started with."""
+        names = placeholders(self.launch) if self.launch is not None else set()
+        for name, value in settings:
+            if self.launch is None:
+                raise ServefitError(
+                    f"--set {name}={value}: only a server started by --launch is set"
+                )
+            if name not in names:
+                raise ServefitError(
+                    f"--set {name}={value}: --launch has no {{{name}}} to put it in"
+                )
 
     def identity(self, server: Server | None = None) -> str:
         """Who answers, for the identity of points: address or launch command, model, settings.
@@ -114,6 +130,7 @@ def open_session(
         LaunchFailedError: the launched server does not start, or ends at the first questions.
         OutOfTimeError: ``give_up_s`` came before the launched server was there.
     """
+    target.refuse_unused(settings)
     if target.launch is not None:
         return _launched(target, target.launch, settings, stem, give_up_s, report)
     if target.url is None:
@@ -164,7 +181,8 @@ async def _launched(
     pid_file = Path(f"{stem}.server.pid")
     clean_up(pid_file)
     label = "".join(f".{name}-{value}" for name, value in settings)
-    log = Path(f"{stem}{label.replace('/', '_')}.server.log")
+    label = re.sub(r"[^\w.,=+-]", "_", label)[:MAX_LABEL]
+    log = Path(f"{stem}{label}.server.log")
     launched = LaunchedServer(fill(template, {**dict(settings), "port": str(port)}), log, pid_file)
     _refuse_busy(url)
     report(f"starting the server, its log is {log}")
