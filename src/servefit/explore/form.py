@@ -41,8 +41,11 @@ def controls(
         traces: names of the workload traces given there.
         slo_ms: the default SLO on TPOT.
     """
-    seen_models = [m.name for m in calibration.models]
-    seen_gpus = [h.name for h in calibration.hardware]
+    model_choices = _choices(models, [m.name for m in calibration.models], _model_names())
+    gpu_choices = _choices(
+        gpus, [h.name for h in calibration.hardware], [h.name for h in catalogue()]
+    )
+    engines = tuple((name, name) for name in ENGINES)
     formats = tuple((name, name) for name in BYTES_PER_NUMBER)
     sizes = tuple((str(n), str(n)) for n in (1, 2, 4, 8, 16))
     lengths = (("", "lengths below"), *((name, f"trace {name}") for name in traces))
@@ -53,16 +56,16 @@ def controls(
     return (
         *_group(
             "Deployment",
-            _choice("model", "Model", _choices(models, seen_models, _model_names())),
-            _choice("gpu", "GPU", _choices(gpus, seen_gpus, [h.name for h in catalogue()])),
-            _choice("tensor_parallel_size", "Tensor par.", sizes, "GPUs that share each layer"),
-            _choice("dtype", "Weights", ((OWN, "the model's own"), *formats)),
-            _choice("kv_cache_dtype", "KV cache", ((OWN, "as the weights"), *formats)),
-            _choice("engine", "Engine", tuple((name, name) for name in ENGINES)),
+            _choice("model", "Model", model_choices, "that is served"),
+            _choice("gpu", "GPU", gpu_choices, "that it runs on"),
+            _choice("tensor_parallel_size", "Tensor parallel", sizes, "GPUs that share a layer"),
+            _choice("dtype", "Weights", ((OWN, "the model's own"), *formats), "number format"),
+            _choice("kv_cache_dtype", "KV cache", ((OWN, "as weights"), *formats), "number format"),
+            _choice("engine", "Engine", engines, "whose settings to print"),
         ),
         *_group(
             "Requests",
-            _choice("workload", "Lengths", lengths),
+            _choice("workload", "Lengths", lengths, "of prompts and answers"),
             _number("input_tokens", "Input", inputs, (1, 131072, 1), "mean", "tokens", log=True),
             _number("output_tokens", "Output", outputs, (1, 32768, 1), "mean", "tokens", log=True),
             _number("cv_input", "Input spread", 0.0, (0, 3, 0.05), spread),
@@ -73,7 +76,7 @@ def controls(
             "Objective",
             *_slo("slo", "SLO", "tpot", slo_ms),
             _number("confidence", "Confidence", 0.9, (0.5, 0.995, 0.005), "0.5: point estimate"),
-            _choice("rule", "Rule", rules),
+            _choice("rule", "Rule", rules, "by which the cap is chosen"),
             _number("epsilon", "Epsilon", 0.1, (0, 0.99, 0.01), "of the rule"),
             _optional("rate", "Request rate", (0.001, 1e6), "gives replicas", "requests/s"),
         ),
@@ -88,10 +91,10 @@ def controls(
         ),
         *_group(
             SCHEDULE,
-            _choice("chunked_prefill", "Prompts", prompts),
+            _choice("chunked_prefill", "Prompts", prompts, "beside running decodes"),
             _whole("max_num_batched_tokens", "Token budget", (1, 1e7), "of a step", "tokens"),
             _number("prefix_hit_rate", "Prefix hits", 0.0, (0, 1, 0.01), "share of prompt tokens"),
-            _choice("pipeline_parallel_size", "Pipeline par.", sizes[:4], "stages of layers"),
+            _choice("pipeline_parallel_size", "Pipeline stages", sizes[:4], "that share layers"),
             _whole("draft_tokens", "Draft tokens", (0, 1000), "proposed a step, speculative"),
             _number("acceptance_rate", "Acceptance", 0.0, (0, 1, 0.01), "of each draft token"),
         ),

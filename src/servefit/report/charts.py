@@ -137,7 +137,7 @@ def over_batch(name: str, ink: Ink = PAPER) -> Any:
     )
     rules, labels = _marks(ink)
     slo = [] if name == "throughput" else _slo(name, y, ink)
-    return alt.layer(_extent(), band, rules, line, measured, *slo, *labels, hover)
+    return alt.layer(_extent(), band, rules, line, *slo, *labels, measured, hover)
 
 
 def _amount(column: str, title: str) -> alt.Y:
