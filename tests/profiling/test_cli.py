@@ -121,6 +121,13 @@ def test_a_plan_from_a_file(stub: Stub, servefit: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.jsonl").read_text())["asked_input_tokens"] == "4"
 
 
+def test_what_is_waited_for_is_said(stub: Stub, servefit: Run) -> None:
+    stub.script(page_faults={"/v1/models": [503, 503]})
+    code, _, err = servefit("profile", stub.url, *LOAD, *QUICK)
+    assert code == 0
+    assert err.count("HTTP 503; asking again in") == 2
+
+
 def test_a_launch_that_fails_in_a_dry_run_is_one_line(servefit: Run) -> None:
     code, _, err = servefit("profile", "--launch", "no-such-program {port}", *LOAD, "--dry-run")
     assert code == 2

@@ -72,6 +72,9 @@ class Display(Protocol):
     def progress(self, text: str) -> None:
         """How far the point is."""
 
+    def say(self, text: str) -> None:
+        """What is waited for."""
+
     def retry(self, point: Point, reason: str) -> None:
         """The point failed and is tried again."""
 
@@ -192,7 +195,7 @@ class Campaign:
                     settings,
                     stem=self.journal.path.with_suffix(""),
                     give_up_s=self.give_up_s,
-                    report=self.display.progress,
+                    report=self.display.say,
                 ) as session:
                     self.display.server(session.server)
                     whom = self._whom[settings] = self.target.identity(session.server)
