@@ -218,6 +218,18 @@ def test_a_server_that_hangs_at_the_first_request_is_given_up(
         look(stub)
 
 
+def test_the_form_of_prompts_may_be_chosen(stub: Stub) -> None:
+    async def found(token_ids: bool | None) -> Server:
+        async with Client(stub.url) as client:
+            return await probe(client, await discover(client), token_ids=token_ids)
+
+    assert [run(found(form)).token_ids for form in (None, True, False)] == [True, True, False]
+    stub.script(token_ids=False)
+    assert not run(found(None)).token_ids
+    with pytest.raises(ServefitError, match="/v1/completions: "):
+        run(found(True))
+
+
 @pytest.mark.parametrize("tokenizer", ["vllm", "llamacpp", "tgi", None])
 @pytest.mark.parametrize("chat", [None, True])
 def test_text_prompts_have_exactly_the_tokens_asked_for(

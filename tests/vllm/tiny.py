@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,11 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+#: Options of ``vllm serve`` for the tiny model.
+SERVE_OPTIONS = (
+    *("--host", "127.0.0.1", "--load-format", "dummy", "--dtype", "float32", "--enforce-eager"),
+    "--no-enable-prefix-caching",
+)
 PR_SET_PDEATHSIG = 1
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 20.0
@@ -92,9 +97,8 @@ def serving(model: Path, log: Path, *arguments: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [str(BIN / "vllm"), "serve", str(model), "--port", str(port), "--host", "127.0.0.1"]
-    command += ["--load-format", "dummy", "--dtype", "float32", "--enforce-eager"]
-    command += ["--no-enable-prefix-caching", *arguments]
+    command = [str(BIN / "vllm"), "serve", str(model), "--port", str(port), *SERVE_OPTIONS]
+    command += arguments
     with log.open("wb") as output:
         server = subprocess.Popen(
             command,
@@ -138,9 +142,21 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def servefit(*arguments: object, cwd: Path, timeout_s: float = 300.0) -> str:
+def servefit(*arguments: object, cwd: Path) -> str:
     """Run servefit as a user would; its stdout. Fails with its stderr."""
-    return _run([str(BIN / "servefit"), *map(str, arguments)], cwd, timeout_s)
+    done = run_servefit(*arguments, cwd=cwd)
+    assert done.returncode == 0, f"{arguments}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def run_servefit(
+    *arguments: object, cwd: Path, timeout_s: float = 300.0
+) -> subprocess.CompletedProcess[str]:
+    """Run servefit as a user would, whatever comes of it."""
+    command = [str(BIN / "servefit"), *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout_s
+    )
 
 
 class BenchServe:
@@ -202,11 +218,3 @@ class BenchServe:
         measured: dict[str, Any] = json.loads(result.read_text())
         assert measured["completed"] == num_prompts
         return measured
-
-
-def _run(command: Sequence[str], cwd: Path, timeout_s: float) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout_s
-    )
-    assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    return done.stdout

@@ -39,6 +39,13 @@ _TARGET: tuple[Callable[..., Any], ...] = (
         help="Which route to use.",
     ),
     click.option(
+        "--prompts",
+        type=click.Choice(["auto", "token-ids", "text"]),
+        default="auto",
+        show_default=True,
+        help="Prompts as token ids (where the server takes them), or as text, which it tokenizes.",
+    ),
+    click.option(
         "--api-key-env",
         metavar="NAME",
         default=DEFAULT_KEY_VARIABLE,
@@ -189,12 +196,15 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
         raise ServefitError(f"--api-key-env {variable}: there is no such environment variable")
     if given["insecure"]:
         click.echo("servefit: the server's TLS certificate is not verified (--insecure)", err=True)
+    if (given["endpoint"], given["prompts"]) == ("chat", "token-ids"):
+        raise ServefitError("--prompts token-ids: the chat route takes text only")
     return Target(
         url=url,
         model=given["model"],
         given=settings,
         metrics_url=given["metrics_url"] or "/metrics",
         chat={"auto": None, "chat": True, "completions": False}[given["endpoint"]],
+        token_ids={"auto": None, "token-ids": True, "text": False}[given["prompts"]],
         api_key=key or None,
         verify_tls=not given["insecure"],
         ca_file=given["ca_file"],

@@ -15,6 +15,12 @@ from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import EXTRAS, Server
 
 PROBE_TOKENS = 16
+#: Forms of request in the order of preference: the route, and whether prompts are token ids.
+FORMS: Sequence[tuple[Endpoint, bool]] = (
+    ("completions", True),
+    ("completions", False),
+    ("chat", False),
+)
 #: Ways to refuse a form of request, besides counting its tokens wrong. After any other failure
 #: another form is not tried: it would hide the failure, and measure another thing.
 REFUSALS = (
@@ -29,6 +35,7 @@ async def probe(
     server: Server,
     *,
     chat: bool | None = None,
+    token_ids: bool | None = None,
     patience: Patience | None = None,
 ) -> Server:
     """Find out by tiny requests what the server accepts: the route, token ids, `EXTRAS`.
@@ -37,6 +44,7 @@ async def probe(
         client: connections to it.
         server: as discovered.
         chat: use the chat route; ``None``: only if there is no other.
+        token_ids: prompts are token ids, not text; ``None``: where they are taken.
         patience: how often it is asked again where it fails for a moment.
 
     Raises:
@@ -44,18 +52,20 @@ async def probe(
             server fails or hangs for longer than patience lasts.
     """
     patience = patience or Patience(client)
-    endpoints: Sequence[Endpoint] = ("completions", "chat") if chat is None else ("chat",)
-    if chat is False:
-        endpoints = ("completions",)
-    refusal = ""
-    for endpoint in endpoints:
-        for ids in (True, False) if endpoint == "completions" else (False,):
-            form = replace(server, endpoint=endpoint, token_ids=ids, extras=())
-            accepted = await _accepted_extras(patience, form)
-            if not isinstance(accepted, str):
-                return accepted
-            refusal = refusal or accepted
-    raise ServefitError(f"{client.url}: {' and '.join(PATHS[e] for e in endpoints)}: {refusal}")
+    forms = [
+        (endpoint, ids)
+        for endpoint, ids in FORMS
+        if chat in (None, endpoint == "chat") and token_ids in (None, ids)
+    ]
+    refusal = "takes no token ids"
+    for endpoint, ids in forms:
+        form = replace(server, endpoint=endpoint, token_ids=ids, extras=())
+        accepted = await _accepted_extras(patience, form)
+        if not isinstance(accepted, str):
+            return accepted
+        refusal = accepted if (endpoint, ids) == forms[0] else refusal
+    routes = dict.fromkeys(PATHS[endpoint] for endpoint, _ in forms) or PATHS.values()
+    raise ServefitError(f"{client.url}: {' and '.join(routes)}: {refusal}")
 
 
 async def _accepted_extras(patience: Patience, form: Server) -> Server | str:

@@ -100,6 +100,8 @@ def measured_row(point: Point, server: Server, m: Measurement) -> dict[str, Any]
     per_token, per_chunk = mean_itl(done)
     return {
         **point_columns(point, server),
+        "endpoint": server.endpoint,
+        "prompts": "token-ids" if server.token_ids else "text",
         "status": "ok",
         "input_tokens": inputs,
         "output_tokens": outputs,

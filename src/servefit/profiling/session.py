@@ -43,7 +43,7 @@ class Target:
         model: its name to the server, if there are several.
         given: settings of the row that the server does not tell.
         metrics_url: see `discover`.
-        chat: see `probe`.
+        chat, token_ids: see `probe`.
         api_key, verify_tls, ca_file: see `Client`.
         launch: command that starts the server, with ``{name}`` for settings and ``{port}``.
         launch_timeout_s: time that it has to become healthy.
@@ -54,6 +54,7 @@ class Target:
     given: Mapping[str, Any] = field(default_factory=dict)
     metrics_url: str = "/metrics"
     chat: bool | None = None
+    token_ids: bool | None = None
     api_key: str | None = field(default=None, repr=False)
     verify_tls: bool = True
     ca_file: str | None = None
@@ -91,6 +92,8 @@ class Target:
             known, model = server.settings, server.model
         names = (*SETTINGS, "data_parallel_size")
         told = {name: known[name] for name in names if known.get(name) is not None}
+        asked = {"chat": self.chat, "token_ids": self.token_ids}
+        told |= {name: value for name, value in asked.items() if value is not None}
         return json.dumps([self.launch, url, model, told], sort_keys=True, default=str)
 
     def client(self, url: str) -> Client:
@@ -156,7 +159,9 @@ async def _connected(
             metrics_url=target.metrics_url,
             patience=patience,
         )
-        server = await probe(client, server, chat=target.chat, patience=patience)
+        server = await probe(
+            client, server, chat=target.chat, token_ids=target.token_ids, patience=patience
+        )
         # Not from a seed: the same prompts again would meet a server that has cached them.
         prompts = await make_prompts(client, server, random.Random(), patience=patience)
         yield Session(client, server, prompts, alive)
