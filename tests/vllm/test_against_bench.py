@@ -22,10 +22,10 @@ INPUT, OUTPUT, SPREAD = 64, 32, 0.5
 #: Requests of one benchmark, at least 16 for each in flight: its ramp and its drain, which it
 #: counts, are then a few per cent.
 MIN_PROMPTS, TURNOVERS = 240, 16
-#: Differences that are not noise, as |log ratio|. The benchmark sends text, which the server turns
-#: into tokens before anything else, and servefit token ids: that is in TTFT, and where nothing
-#: queues it is no small part of it.
-ALLOWED = {"tokens_per_s": 0.10, "tpot_s": 0.15, "ttft_s": 0.50}
+#: Differences that are not noise, as |log ratio|: the benchmark counts its ramp and its drain.
+ALLOWED = {"tokens_per_s": 0.10, "tpot_s": 0.15, "ttft_s": 0.25}
+#: Where the ratio is not known within this factor, the machine is too busy to tell.
+MOST_NOISE = 1.5
 #: Six comparisons are made: each is to fail by chance once in a hundred times at most.
 CONFIDENCE = 0.99
 
@@ -49,6 +49,7 @@ def test_throughput_ttft_and_tpot_agree_within_the_noise(
         # Who goes first alternates, so that a slow drift of the machine favours neither.
         results = [measure() for measure in (pair if turn % 2 == 0 else reversed(pair))]
         pairs.append(results if turn % 2 == 0 else results[::-1])
+    noisy = []
     for name, allowed in ALLOWED.items():
         ratios = [mine[name] / theirs[name] for theirs, mine in pairs]
         ratio, factor = mean_ratio(ratios)
@@ -59,6 +60,10 @@ def test_throughput_ttft_and_tpot_agree_within_the_noise(
             f"{[round(theirs[name], 4) for theirs, _ in pairs]}"
         )
         assert abs(math.log(ratio)) <= allowed + math.log(factor), name
+        if factor > MOST_NOISE:
+            noisy.append(f"{name} within a factor of {factor:.2f}")
+    if noisy:
+        pytest.skip(f"the machine is too busy to compare: {', '.join(noisy)}")
 
 
 def mean_ratio(ratios: Sequence[float]) -> tuple[float, float]:
@@ -93,7 +98,7 @@ def ours(url: str, cwd: Path, in_flight: int, turn: int) -> dict[str, float]:
             *("profile", url, "--batch", in_flight, "--max-num-seqs", SEATS, "--json"),
             *("--input-tokens", lengths[0], "--output-tokens", lengths[1]),
             *("--precision", 0.03, "--max-point-time", 8, "-o", f"{in_flight}-{turn}.jsonl"),
-            *("--seed", turn),
+            *("--seed", turn, "--prompts", "text"),  # as the benchmark's
             cwd=cwd,
         )
     )
