@@ -67,3 +67,10 @@ def address(session: Session) -> Iterator[str]:
 def client(address: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://{address}", timeout=60) as found:
         yield found
+
+
+def view(client: httpx.Client, **changes: str) -> dict[str, object]:
+    response = client.get("/api/view", params=ASKED | changes)
+    assert response.status_code == 200, response.text
+    found: dict[str, object] = response.json()
+    return found

@@ -1,16 +1,9 @@
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shlex
-import socket
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlencode
 
 import httpx
 import numpy as np
@@ -19,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servefit.explore.answer import document, view_of
-from servefit.explore.app import host_of
 from servefit.explore.caps import SOME_CAPS
 from servefit.explore.fields import FieldError, read
 from servefit.explore.session import Session
@@ -27,14 +19,7 @@ from servefit.hardware import get_hardware
 from servefit.models import get_model
 from servefit.report.view import look
 from tests.cli.conftest import Run
-from tests.explore.conftest import ASKED
-
-
-def view(client: httpx.Client, **changes: str) -> dict[str, object]:
-    response = client.get("/api/view", params=ASKED | changes)
-    assert response.status_code == 200, response.text
-    found: dict[str, object] = response.json()
-    return found
+from tests.explore.conftest import ASKED, view
 
 
 @pytest.mark.parametrize(
@@ -267,16 +252,6 @@ def test_no_choice_reads_a_file_of_the_same_name(
     assert session.model("facebook/opt-1.3b").num_layers == 24
 
 
-def test_a_port_in_use_is_one_line(run: Run, address: str) -> None:
-    port = address.rpartition(":")[2]
-    outcome = run("explore", "prior:step", "--port", port)
-    assert outcome.status == 2
-    assert outcome.err == (
-        f"servefit: 127.0.0.1, port {port}: cannot listen there (Address already in use): give "
-        "another --port or --host\n"
-    )
-
-
 @settings(max_examples=60)
 @given(
     st.lists(
@@ -298,115 +273,6 @@ def test_any_query_is_read_or_refused_with_reasons(
         errors = error.errors
     assert bool(errors) != bool(values)
     assert all(text and "\n" not in text for text in errors.values())
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/static/../app.py",
-        "/static/..%2fapp.py",
-        "/static/%2e%2e/%2e%2e/cli/explore.py",
-        "/static//etc/passwd",
-        "/static/index.html",
-        "/etc/passwd",
-        "/export/..%2f..%2fetc%2fpasswd",
-        "/api",
-        "/%00",
-    ],
-)
-def test_nothing_but_the_page_is_served(client: httpx.Client, path: str) -> None:
-    response = client.get(path)
-    assert response.status_code == 404
-    assert response.json() == {"errors": {"": "there is no such page"}}
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_only_get_is_answered(client: httpx.Client, method: str) -> None:
-    assert client.request(method, "/api/view").status_code == 405
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("127.0.0.1:8765", 200),
-        ("localhost", 200),
-        ("LOCALHOST:80", 200),
-        ("[::1]:8765", 200),
-        ("gpu-box:8765", 200),
-        ("evil.example", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("localhost.evil.example:8765", 421),
-        ("evil.example#127.0.0.1", 421),
-        ("", 421),
-    ],
-)
-def test_a_request_for_another_host_is_refused(
-    client: httpx.Client, host: str, status: int
-) -> None:
-    assert client.get("/api/options", headers={"Host": host}).status_code == status
-
-
-def test_a_host_is_read_without_its_port() -> None:
-    assert host_of("[::1]:80") == "::1"
-    assert host_of("Localhost.:80") == "localhost"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "localhost:80@evil.example",
-        "localhost:evil.example",
-        "localhost:80:80",
-        "localhost/x",
-        "user@localhost",
-        "[::1]evil.example",
-        "[::1]:80.evil.example",
-        "[::1",
-        "::1",
-        "[localhost]",
-        "",
-    ],
-)
-def test_what_is_not_a_host_and_a_port_is_no_host(header: str) -> None:
-    assert host_of(header) is None
-
-
-def test_pages_carry_a_policy_that_lets_nothing_in_from_outside(client: httpx.Client) -> None:
-    for path in ("/", "/static/app.js", "/api/view", "/nothing"):
-        headers = client.get(path).headers
-        assert headers["content-security-policy"].startswith("default-src 'self'")
-        assert headers["x-content-type-options"] == "nosniff"
-        assert "access-control-allow-origin" not in headers
-
-
-def test_an_unforeseen_fault_is_one_line(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fault(*arguments: object) -> None:
-        raise ZeroDivisionError("secret detail")
-
-    monkeypatch.setattr("servefit.explore.app.document", fault)
-    response = client.get("/api/view", params=ASKED | {"epsilon": "0.123"})
-    assert response.status_code == 500
-    message = "servefit could not work this out (ZeroDivisionError)"
-    assert response.json() == {"errors": {"": message}}
-
-
-def test_exports_are_of_the_view(client: httpx.Client) -> None:
-    exported = client.get("/export/advice.json", params=ASKED)
-    assert exported.headers["content-disposition"] == 'attachment; filename="advice.json"'
-    assert exported.json() == view(client)["advice"]
-    assert client.get("/export/advice.png", params=ASKED).content.startswith(b"\x89PNG")
-    assert client.get("/export/report.html?input_tokens=-1").status_code == 422
-
-
-def test_charts_come_in_light_and_dark_and_hold_no_data(client: httpx.Client) -> None:
-    light = client.get("/api/charts?theme=light").json()
-    dark = client.get("/api/charts?theme=dark").json()
-    assert light.keys() == dark.keys() >= {"throughput", "tpot", "ttft", "e2e", "steps"}
-    assert light["tpot"]["config"] != dark["tpot"]["config"]
-    assert all("datasets" not in spec for spec in light.values())
-    assert client.get("/api/charts?theme=<script>").status_code == 422
 
 
 def test_more_caps_than_can_be_tried_at_once_are_said(client: httpx.Client) -> None:
@@ -449,74 +315,3 @@ def test_the_few_caps_hold_the_one_recommended_among_all(session: Session) -> No
         assert caps.size < caps[-1] / 10
         terms = replace(found.question.terms, candidates=None)
         assert look(session.calibration, replace(found.question, terms=terms)).cap == found.cap
-
-
-def test_a_thousand_different_requests_at_once_are_all_answered(address: str) -> None:
-    # Without intervals: an answer takes a third of the time.
-    quick = ASKED | {"confidence": "0.5", "kv_capacity_tokens": "40000"}
-
-    queries = [quick | {"slo_ms": f"{3 + i / 200}"} for i in range(900)]
-    queries += [quick | {"epsilon": f"wat{i}"} for i in range(100)]
-
-    async def answer(query: dict[str, str]) -> tuple[int, str]:
-        host, port = address.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        target = f"/api/view?{urlencode(query)}"
-        writer.write(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-        writer.close()
-        return int(head.split()[1]), body
-
-    async def ask() -> list[tuple[int, str]]:
-        return await asyncio.gather(*map(answer, queries))
-
-    before_mib, start = resident_mib(), time.perf_counter()
-    answers = asyncio.run(ask())
-    spent_s, grown_mib = time.perf_counter() - start, resident_mib() - before_mib
-    assert [status for status, _ in answers] == [200] * 900 + [422] * 100
-    caps = [json.loads(text)["advice"]["batch_cap"] for _, text in answers[:900]]
-    assert caps == sorted(caps)  # Each got its own answer: caps grow with the SLO.
-    assert len(set(caps)) > 20
-    held_mib = sum(len(text) for _, text in answers) / 2**20
-    print(f"1,000 distinct requests: {spent_s:.1f} s, {grown_mib:.0f} MiB, answers {held_mib:.0f}")
-    assert spent_s < 120
-    assert grown_mib < 3 * held_mib + 200
-
-
-def resident_mib() -> float:
-    """Memory of this process, in which the server runs too."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def test_an_update_takes_a_fraction_of_a_second(
-    client: httpx.Client, record_property: Callable[[str, object], None]
-) -> None:
-    view(client)
-    times_s = []
-    for i in range(30):
-        start = time.perf_counter()
-        view(client, slo_ms=f"{7 + i / 7:.4f}")
-        times_s.append(time.perf_counter() - start)
-    median_ms = 1e3 * statistics.median(times_s)
-    print(f"an update takes {median_ms:.0f} ms (median of 30)")
-    record_property("median_ms", median_ms)
-    assert median_ms < 300  # A guard against seconds; the aim is 100 ms, see `make bench`.
-
-
-@pytest.mark.parametrize(
-    "request_text",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x00\xff\xfe\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
-        b"GET /api/view?" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-    ],
-)
-def test_malformed_requests_get_a_4xx(address: str, request_text: bytes) -> None:
-    host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(request_text)
-        answer = connection.recv(65536)
-    assert answer.startswith(b"HTTP/1.1 4"), answer[:80]
-    assert b"Traceback" not in answer
