@@ -243,7 +243,10 @@ class Vega:
         """Begin; `read` waits for the end."""
         utf8 = os.environ | {"PYTHONUTF8": "1"}
         command = [sys.executable, "-c", cls._CODE]
-        return cls(subprocess.Popen(command, stdout=subprocess.PIPE, env=utf8))
+        # In a session of its own: Ctrl-C is for the server, which then closes it.
+        return cls(
+            subprocess.Popen(command, stdout=subprocess.PIPE, env=utf8, start_new_session=True)
+        )
 
     def read(self) -> bytes:
         """The script; raises `ServefitError` if there is none."""
