@@ -249,7 +249,7 @@ def test_a_launched_server_is_started_for_each_setting_and_stopped(tmp_path: Pat
     rows, _ = campaign(path, Target(launch=f"{SERVE} '{script}'"), points)
     assert {(r["max_num_seqs"], round(r["mean_batch"])) for r in rows} == {(2, 2), (4, 4)}
     logs = sorted(p.name for p in tmp_path.glob("*.log"))
-    assert logs == ["runs.max_num_seqs-2.server.log", "runs.max_num_seqs-4.server.log"]
+    assert logs == [f"runs.jsonl.max_num_seqs-{n}.server.log" for n in (2, 4)]
     assert not list(tmp_path.glob("*.pid"))
     again, _ = campaign(path, Target(launch=f"{SERVE} '{script}'"), points)
     assert again == []
@@ -261,8 +261,8 @@ def test_the_log_of_any_setting_has_a_name_that_files_can_have(tmp_path: Path) -
     points = cross(batch=[1], input_tokens=[8], output_tokens=[8], settings=setting)
     rows, _ = campaign(tmp_path / "runs.jsonl", Target(launch=f"{SERVE} {{script}}"), points)
     assert rows[0]["status"] == "ok"
-    (log,) = tmp_path.glob("runs.script-__step_s*.server.log")
-    assert len(log.name) < 130
+    (log,) = tmp_path.glob("runs.jsonl.script-__step_s*.server.log")
+    assert len(log.name) < 140
 
 
 def test_a_launched_server_that_dies_is_started_again(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_ending_servefit_in_the_middle_stops_the_server_that_it_launched(
 ) -> None:
     path = tmp_path / "runs.jsonl"
     process = profile(f"http://127.0.0.1:{_free_port()}", path, "--launch", SERVE)
-    pid_file = tmp_path / "runs.server.pid"
+    pid_file = tmp_path / "runs.jsonl.server.pid"
     give_up_s = time.perf_counter() + 20
     while not path.exists() or not path.read_text():
         assert time.perf_counter() < give_up_s
@@ -420,6 +420,22 @@ def test_ending_servefit_in_the_middle_stops_the_server_that_it_launched(
     assert process.returncode == 130, errors
     assert not Path(f"/proc/{pid}").exists()
     assert not pid_file.exists()
+
+
+def test_campaigns_into_files_of_like_names_leave_each_other_s_server_alone(tmp_path: Path) -> None:
+    slow = ["--precision", "0.01", "--max-time", "20", "--launch", SERVE]
+    first = profile(f"http://127.0.0.1:{_free_port()}", tmp_path / "s.jsonl", *slow)
+    pid_file = tmp_path / "s.jsonl.server.pid"
+    give_up_s = time.perf_counter() + 20
+    while not pid_file.exists():
+        assert time.perf_counter() < give_up_s
+        time.sleep(0.02)
+    pid = json.loads(pid_file.read_text())["pid"]
+    rows, _ = campaign(tmp_path / "s.ndjson", Target(launch=SERVE), POINTS[:1])
+    assert rows[0]["status"] == "ok"
+    assert Path(f"/proc/{pid}").exists()
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=20)
 
 
 def test_two_processes_on_one_file_are_refused(stub: Stub, tmp_path: Path) -> None:

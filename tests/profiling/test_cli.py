@@ -16,7 +16,7 @@ from rich.console import Console
 from servefit.cli import main
 from servefit.cli.profile_display import ConsoleDisplay
 from servefit.profiling.plan import Point
-from tests.stub_process import Stub
+from tests.stub_process import STUB, Stub
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -286,3 +286,53 @@ def test_tune_names_what_it_cannot_do(servefit: Run) -> None:
         assert code == 2
         assert said in err
         assert "Traceback" not in err
+
+
+AUTO = ["--auto", "3", *LOAD[2:], "--shape", "facebook/opt-125m", "--max-num-seqs", "4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (LOAD, ["2 in flight, 8+8 tokens"]),
+        (AUTO, [f"{n} in flight, 8+8 tokens" for n in (1, 2, 4)]),
+    ],
+    ids=["points", "auto"],
+)
+def test_a_dry_run_tells_machines_the_server_and_the_points(
+    stub: Stub, servefit: Run, tmp_path: Path, words: list[str], labels: list[str]
+) -> None:
+    code, out, err = servefit("profile", stub.url, *words, "--dry-run", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert [point["label"] for point in told["points"]] == labels
+    assert (told["server"]["model"], told["server"]["engine"]) == ("stub-model", "vllm")
+    assert list(tmp_path.iterdir()) == []
+    assert len(stub.log()) == 1  # the probe
+
+
+def test_a_dry_run_of_points_to_choose_from_refuses_a_model_without_a_shape(
+    stub: Stub, servefit: Run
+) -> None:
+    code, _, err = servefit("profile", stub.url, "--auto", "3", *LOAD[2:], "--dry-run")
+    assert code == 2
+    assert "not in the catalogue" in err
+
+
+def test_dry_runs_launch_in_a_folder_of_their_own(
+    servefit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    launch = ["--launch", f"{sys.executable} {STUB} {{port}}"]
+    code, _, err = servefit("profile", *launch, *LOAD, "--dry-run")
+    assert code == 0, err
+    assert "servefit-dry-run-" in err
+    assert list(tmp_path.rglob("*")) == [temporary]
+    fails = ["--launch", f'{sys.executable} -c "print(1234567)" {{port}}']
+    code, _, err = servefit("profile", *fails, *LOAD, "--dry-run")
+    assert code == 2
+    (log,) = temporary.rglob("*.log")
+    assert str(log) in err  # to be read
+    assert log.read_text() == "1234567\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -18,13 +19,13 @@ from servefit.profiling.client import Client
 from servefit.profiling.launch import (
     LaunchedServer,
     LaunchFailedError,
-    OutOfTimeError,
     clean_up,
     fill,
     free_port,
     placeholders,
     start_failure,
 )
+from servefit.profiling.patience import OutOfTimeError
 from tests.stub_process import STUB, Stub, run
 
 #: A server that starts a helper in a process of its own and ignores SIGTERM, both asleep.
@@ -329,3 +330,53 @@ def test_a_damaged_pid_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("junk")
     with pytest.raises(ServefitError, match="is damaged"):
         clean_up(tmp_path / "pid")
+
+
+def test_a_server_whose_owner_lives_is_left_alone(tmp_path: Path) -> None:
+    parent, pid = launcher(tmp_path, "import time; time.sleep(60)")
+    wait_until(lambda: (tmp_path / "pid").exists())
+    with pytest.raises(ServefitError, match=rf"process {parent.pid}, another servefit, is meas"):
+        clean_up(tmp_path / "pid")
+    assert running(pid)
+    assert (tmp_path / "pid").exists()
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not running(pid))
+
+
+@pytest.mark.parametrize("where", ["none/server.log", "none/server.pid"])
+def test_what_cannot_be_written_down_is_not_left_running(tmp_path: Path, where: str) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    log, pid_file = [
+        tmp_path / (where if where.endswith(name) else f"server.{name}") for name in ("log", "pid")
+    ]
+    server = LaunchedServer(command, log, pid_file)
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def noted(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", noted)
+        with pytest.raises(ServefitError, match=rf"{where}: cannot be written \(No such file"):
+            server.start()
+    assert not server.alive
+    assert all(process.poll() is not None for process in started)
+    assert len(started) == ("pid" in where)
+
+
+def test_a_full_disk_leaves_no_half_of_a_pid_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, text: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server = launched(tmp_path, [sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ServefitError, match="No space left on device"):
+        server.start()
+    assert [p.name for p in tmp_path.iterdir()] == ["server.log"]
+    assert not clean_up(tmp_path / "server.pid")

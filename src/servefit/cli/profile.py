@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from servefit.cli import common
-from servefit.cli.profile_offline import VLLM_OFFLINE, profile_offline
+from servefit.cli.profile_dry import look
+from servefit.cli.profile_offline import VLLM_OFFLINE, look_offline, profile_offline
 from servefit.cli.profile_options import (
     auto_options,
     chooser_of,
@@ -113,15 +114,23 @@ def command(
     from servefit.cli.profile_run import require_extra
 
     require_extra()
+    from servefit.profiling.plan import in_order
+
     options = options_of(shared)
     offline = shared["engine"] == VLLM_OFFLINE
     target = None if offline else target_of(url, shared)
-    late = False
+    looked: dict[str, Any] | None = None
     if auto is not None:
         if target is None:
             raise ServefitError(f"--auto and --engine {VLLM_OFFLINE}: name the points")
         loads = items(input_tokens), items(output_tokens), items(batch)
-        rows, late = _run_auto(auto, loads, target, options, output, one_setting(sets), shared)
+        setting = one_setting(sets)
+        if dry_run:
+            say = partial(click.echo, err=True)
+            chooser = chooser_of(shared, auto, loads, target, say)
+            looked = look(target, setting, options.max_time_s, chooser.choices)
+        else:
+            rows, late = _run_auto(auto, loads, target, options, output, setting, shared)
     else:
         points = _points(
             plan,
@@ -134,10 +143,19 @@ def command(
             settings=settings_of(sets),
             repeats=repeats,
         )
-        if target is None:
-            rows, late = profile_offline(url, points, options, output, shared, dry_run=dry_run)
+        if target is None and dry_run:
+            looked = look_offline(url, points, shared)
+        elif target is None:
+            rows, late = profile_offline(url, points, options, output, shared)
+        elif dry_run:
+            ordered = in_order(points)
+            looked = look(target, ordered[0].settings, options.max_time_s, lambda _: ordered)
         else:
-            rows, late = _run(points, target, options, output, dry_run=dry_run)
+            rows, late = _run(points, target, options, output)
+    if looked is not None:
+        if as_json:
+            common.echo_json(looked)
+        return
     if as_json:
         common.echo_json(rows)
     elif rows:
@@ -145,7 +163,7 @@ def command(
         good = sum(row["status"] == "ok" for row in rows)
         then = f"; next, `servefit fit {output} -o fit.json`" if good else ""
         click.echo(f"{good} of {len(rows)} points measured, rows added to {output}{then}")
-    elif not dry_run and not late:
+    elif not late:
         click.echo(f"Nothing was missing in {output}.")
     if late or any(row["status"] != "ok" for row in rows):
         sys.exit(1)
@@ -165,7 +183,7 @@ def _points(plan: str | None, **cross_of: Any) -> list[Point]:
 
 
 def _run(
-    points: Sequence[Point], target: Target, options: Options, output: str, *, dry_run: bool
+    points: Sequence[Point], target: Target, options: Options, output: str
 ) -> tuple[list[dict[str, Any]], bool]:
     """The rows, and whether the time was up before the last point."""
     from servefit.cli.profile_display import ConsoleDisplay
@@ -173,8 +191,6 @@ def _run(
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
 
-    if dry_run:
-        return run_loop(_look(points, target, options)), False
     display = ConsoleDisplay(common.console(stderr=True))
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
@@ -203,35 +219,6 @@ def _run_auto(
         campaign = Campaign(target, journal, options, display)
         rows = run_loop(campaign.run_adaptively(chooser, setting))
     return rows, say_if_late(campaign, then=", and what is chosen after it")
-
-
-async def _look(points: Sequence[Point], target: Target, options: Options) -> list[dict[str, Any]]:
-    """The points and the server, without measuring."""
-    from pathlib import Path
-
-    from servefit.cli.profile_display import ConsoleDisplay
-    from servefit.profiling.launch import LaunchFailedError, OutOfTimeError
-    from servefit.profiling.plan import in_order
-    from servefit.profiling.session import open_session
-
-    display = ConsoleDisplay(common.console(stderr=True))
-    ordered = in_order(points)
-    try:
-        async with open_session(
-            target,
-            ordered[0].settings,
-            stem=Path("servefit-dry-run"),
-            give_up_s=time.perf_counter() + options.max_time_s,
-            report=display.say,
-        ) as session:
-            display.server(session.server)
-    except LaunchFailedError as failure:
-        raise ServefitError(f"--launch: {failure}") from None
-    except OutOfTimeError:
-        raise ServefitError("--launch: the server does not start within --max-time") from None
-    for point in ordered:
-        click.echo(point.label, err=True)
-    return []
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from servefit.cli import common
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
+    from servefit.offline.campaign import OfflineTarget
     from servefit.profiling.campaign import Options
     from servefit.profiling.plan import Point
 
@@ -34,8 +35,6 @@ def profile_offline(
     options: Options,
     output: str,
     given: Mapping[str, Any],
-    *,
-    dry_run: bool,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Run the points in process; the rows added to ``output``, and whether the time was up.
 
@@ -44,27 +43,41 @@ def profile_offline(
     """
     from servefit.cli.profile_display import ConsoleDisplay
     from servefit.cli.profile_run import say_if_late
-    from servefit.offline.campaign import OfflineCampaign, OfflineTarget
+    from servefit.offline.campaign import OfflineCampaign
     from servefit.profiling.journal import Journal
+
+    target = _target(url, given)
+    display = ConsoleDisplay(common.console(stderr=True))
+    with Journal(output) as journal, display.live():
+        campaign = OfflineCampaign(target, journal, options, display)
+        rows = campaign.run(points)
+    return rows, say_if_late(campaign)
+
+
+def look_offline(
+    url: str | None, points: Sequence[Point], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The engine's arguments and the points, without running them; see `profile_dry.as_json`."""
+    from servefit.cli.profile_dry import as_json, show
+
+    arguments = _target(url, given).engine_arguments(points)
+    for name, value in arguments.items():
+        click.echo(f"{name} = {value}", err=True)
+    show(points)
+    return as_json({"engine": VLLM_OFFLINE, "arguments": arguments}, points)
+
+
+def _target(url: str | None, given: Mapping[str, Any]) -> OfflineTarget:
+    """What to run; raises `ServefitError` for an option that makes no sense here."""
+    from servefit.offline.campaign import OfflineTarget
 
     odd = ["URL"] if url else [f"--{n.replace('_', '-')}" for n in SERVER_ONLY if given[n]]
     if odd:
         raise ServefitError(f"{odd[0]} and --engine {VLLM_OFFLINE}: that runs without a server")
     if given["model"] is None:
         raise ServefitError(f"--engine {VLLM_OFFLINE}: needs --model, the folder of a config.json")
-    target = OfflineTarget(
+    return OfflineTarget(
         model=given["model"],
         gpu=given["gpu"],
         arguments={v: given[k] for k, v in ARGUMENTS.items() if given[k] is not None},
     )
-    if dry_run:
-        for name, value in target.engine_arguments(points).items():
-            click.echo(f"{name} = {value}", err=True)
-        for point in points:
-            click.echo(point.label, err=True)
-        return [], False
-    display = ConsoleDisplay(common.console(stderr=True))
-    with Journal(output) as journal, display.live():
-        campaign = OfflineCampaign(target, journal, options, display)
-        rows = campaign.run(points)
-    return rows, say_if_late(campaign)

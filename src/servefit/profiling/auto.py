@@ -86,6 +86,11 @@ class AutoChooser:
         self.tried.add(chosen)
         return left[chosen]
 
+    def choices(self, server: Server) -> Sequence[Point]:
+        """What it would choose from; raises `ServefitError` where no law can be fitted."""
+        _require_law(server)
+        return self.candidates(server)
+
     def _choose(
         self, left: Mapping[str, Point], done: int, measured: Sequence[Mapping[str, Any]]
     ) -> tuple[str | None, str]:

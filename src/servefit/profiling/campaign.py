@@ -17,9 +17,10 @@ from typing import Any, Protocol
 import servefit
 from servefit.errors import ServefitError
 from servefit.profiling.journal import Journal
-from servefit.profiling.launch import LaunchFailedError, OutOfTimeError
+from servefit.profiling.launch import LaunchFailedError
 from servefit.profiling.lengths import read_trace
 from servefit.profiling.measure import Limits, PointFailedError, measure
+from servefit.profiling.patience import OutOfTimeError
 from servefit.profiling.plan import Point, in_order
 from servefit.profiling.record import Record
 from servefit.profiling.rows import failure_row, measured_row
@@ -193,7 +194,7 @@ class Campaign:
                 async with open_session(
                     self.target,
                     settings,
-                    stem=self.journal.path.with_suffix(""),
+                    stem=self.journal.path,
                     give_up_s=self.give_up_s,
                     report=self.display.say,
                 ) as session:

@@ -16,9 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from servefit.errors import ServefitError
 from servefit.profiling.client import Client
+from servefit.profiling.patience import OutOfTimeError
 
 #: What a server's log says when it does not start -> the cause. First match wins, most telling
 #: first; of vLLM, SGLang, llama.cpp and the libraries under them.
@@ -97,10 +99,6 @@ class LaunchFailedError(Exception):
     """A server did not start; the message names the cause."""
 
 
-class OutOfTimeError(Exception):
-    """The time of the whole campaign ended before a server had started."""
-
-
 class LaunchedServer:
     """A server process and everything it starts.
 
@@ -121,9 +119,14 @@ class LaunchedServer:
         self._log_start = 0
 
     def start(self) -> None:
-        """Start the process; raises `LaunchFailedError` if its program is not to be found."""
+        """Start the process; it is stopped again if the pid file cannot be written.
+
+        Raises:
+            LaunchFailedError: its program is not to be found.
+            ServefitError: the log or the pid file cannot be written.
+        """
         parent = os.getpid()
-        with open(self.log, "ab", opener=_for_the_owner) as log:
+        with self._open_log() as log:
             self._log_start = log.tell()
             try:
                 self._process = subprocess.Popen(
@@ -136,8 +139,20 @@ class LaunchedServer:
                 )
             except OSError as error:
                 raise LaunchFailedError(f"{self.command[0]}: {error.strerror}") from None
-        pid = self._process.pid
-        self.pid_file.write_text(json.dumps({"pid": pid, "started": _started(pid)}))
+        try:
+            _note(self.pid_file, self._process.pid)
+        except OSError as error:
+            self.stop()
+            raise ServefitError(
+                f"{self.pid_file}: cannot be written ({error.strerror}): the server that was "
+                "launched is stopped"
+            ) from None
+
+    def _open_log(self) -> BinaryIO:
+        try:
+            return open(self.log, "ab", opener=_for_the_owner)
+        except OSError as error:
+            raise ServefitError(f"{self.log}: cannot be written ({error.strerror})") from None
 
     @property
     def alive(self) -> bool:
@@ -223,21 +238,43 @@ def start_failure(log: str) -> str | None:
     return None
 
 
+def _note(pid_file: Path, pid: int) -> None:
+    """Write down what runs, and who started it; a full disk leaves no half of it."""
+    owner = os.getpid()
+    noted = {"pid": pid, "started": _started(pid)}
+    noted |= {"servefit": owner, "servefit_started": _started(owner)}
+    beside = pid_file.with_name(f"{pid_file.name}.{owner}.tmp")
+    try:
+        beside.write_text(json.dumps(noted))
+        os.replace(beside, pid_file)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
 def clean_up(pid_file: Path) -> bool:
     """Stop a server that a killed servefit has left behind; whether there was one.
 
     Raises:
-        ServefitError: the file is damaged, or the server does not end.
+        ServefitError: the servefit that started it still runs, and so the server is left alone;
+            the file is damaged; the server does not end.
     """
     try:
         noted = json.loads(pid_file.read_text())
         pid, started = int(noted["pid"]), noted["started"]
+        owner, owner_started = int(noted.get("servefit", 0)), noted.get("servefit_started")
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ServefitError(
             f"{pid_file}: is damaged: look for a server left running, then delete it"
         ) from None
+    if owner not in (0, os.getpid()) and owner_started and _started(owner) == owner_started:
+        raise ServefitError(
+            f"{pid_file}: process {owner}, another servefit, is measuring the server that it "
+            "launched: it is left alone: wait for it, or write to another file"
+        )
     now = _started(pid)
     # The number may belong to another process by now; a session outlives its leader, though, and
     # while it does its number is not given away.

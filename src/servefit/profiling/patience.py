@@ -30,6 +30,10 @@ PASSING = ("connect", "cut", "timeout", "protocol", "bad_json", "error_event")
 T = TypeVar("T")
 
 
+class OutOfTimeError(Exception):
+    """The time of the whole campaign ended before the server was ready."""
+
+
 def passes(status: int) -> bool:
     """Whether an HTTP status may be another one a moment later."""
     return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))

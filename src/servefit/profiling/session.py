@@ -124,14 +124,14 @@ def open_session(
     Args:
         target: which server.
         settings: values for the launch command.
-        stem: where the launched server's log and pid file go, without a suffix.
+        stem: the launched server's log and pid file go beside it, with more after its name.
         give_up_s: when to wait no longer, by ``time.perf_counter``.
         report: told what is being waited for.
 
     Raises:
         ServefitError: see `discover`, `probe` and `fill`.
         LaunchFailedError: the launched server does not start, or ends at the first questions.
-        OutOfTimeError: ``give_up_s`` came before the launched server was there.
+        OutOfTimeError: ``give_up_s`` came before the server was ready.
     """
     target.refuse_unused(settings)
     if target.launch is not None:
@@ -177,7 +177,7 @@ async def _launched(
     report: Callable[[str], None],
 ) -> AsyncIterator[Session]:
     url = base_url(target.url) if target.url else None
-    port = urlsplit(url).port if url else None
+    port = _port(url) if url else None
     if url is None:
         if "port" not in placeholders(template):
             raise ServefitError("--launch has no {port}: add it, or give the server's URL")
@@ -191,8 +191,8 @@ async def _launched(
     launched = LaunchedServer(fill(template, {**dict(settings), "port": str(port)}), log, pid_file)
     _refuse_busy(url)
     report(f"starting the server, its log is {log}")
-    launched.start()
     try:
+        launched.start()
         async with target.client(url) as client:
             await launched.until_healthy(client, target.launch_timeout_s, give_up_s)
             async with AsyncExitStack() as stack:
@@ -209,12 +209,16 @@ async def _launched(
         launched.stop()
 
 
+def _port(url: str) -> int:
+    """The port of an address that `base_url` has taken."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def _refuse_busy(url: str) -> None:
     """Raise `LaunchFailedError` where somebody else answers already: we would measure that."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((parts.hostname or "", port), timeout=2.0).close()
+        socket.create_connection((urlsplit(url).hostname or "", _port(url)), timeout=2.0).close()
     except OSError:
         return
     raise LaunchFailedError(f"the port is in use: another server answers at {url}")
