@@ -177,8 +177,8 @@ def _vllm(ask: Ask) -> Settings:
         notes += [
             "--kv-cache-memory-bytes is per GPU and needs vLLM 0.11 or later"
             + (f"; before, use --num-gpu-blocks-override {blocks + 1}" if even else ""),
-            "vLLM starts only if this cache holds one request of --max-model-len: lower that"
-            + (f" to at most {blocks * 16}" if even else ""),
+            "vLLM starts only if this cache holds one request of --max-model-len (the model's own "
+            "limit by default)" + (f": keep that to {blocks * 16} at most" if even else ""),
             "it then skips its own memory check: weights, activations and CUDA graphs must fit in "
             "what is left",
         ]

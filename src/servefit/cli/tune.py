@@ -44,9 +44,22 @@ if TYPE_CHECKING:
     show_default=True,
     help="See `servefit advise`.",
 )
-@click.option("--epsilon", type=float, default=0.1, show_default=True, help="Of the rule.")
-@click.option("--confidence", type=float, default=0.9, show_default=True, help="Of the SLO.")
-@click.option("--request-rate", type=float, metavar="R", help="Requests per second to serve.")
+@click.option(
+    "--epsilon", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Of the rule."
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="Of the SLO.",
+)
+@click.option(
+    "--request-rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="R",
+    help="Requests per second to serve.",
+)
 @click.option(
     "--points",
     type=click.IntRange(2),
@@ -90,8 +103,10 @@ def command(
     from servefit.advise import Infeasible, parse_slos
     from servefit.cli.profile_display import ConsoleDisplay
     from servefit.cli.profile_run import require_extra, run_loop, say_if_late
+    from servefit.laws import get_law
 
     require_extra()
+    get_law(shared["law"])  # refused now rather than after the first points
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
     from servefit.profiling.tune import MOST_VERIFICATIONS, Question, TuneChooser
@@ -131,7 +146,7 @@ def command(
         raise ServefitError(answer.message + measured)
     if not as_json:
         _print(chooser)
-    if late or any(v.broken for v in chooser.verifications[-1:]):
+    if late or not chooser.verified:
         sys.exit(1)
 
 
@@ -148,6 +163,7 @@ def _as_json(chooser: TuneChooser) -> dict[str, Any]:
     return {
         "advice": advice,
         "calibration": chooser.calibration,
+        "verified": chooser.verified,
         "verifications": chooser.verifications,
         "largest_load_within_slos_as_measured": chooser.largest_kept(),
         "stopped_because": chooser.auto.stopped_because,
@@ -162,28 +178,35 @@ def _print(chooser: TuneChooser) -> None:
     print_advice(chooser.answer, _warnings(chooser))
     for verification in chooser.verifications:
         _print_verification(verification)
-    cap = chooser.answer.decision.chosen.batch_cap
-    if all(v.batch_cap != cap for v in chooser.verifications):
-        click.echo(f"\nThe advised cap {cap} itself was not measured: its numbers are predictions.")
+    if not chooser.verified:
+        cap, kept = chooser.answer.decision.chosen.batch_cap, chooser.largest_kept()
+        text = f"NOT VERIFIED: no measurement at a cap of {cap} keeps every SLO"
+        measured = "" if kept is None else f"; {kept} in flight does, as measured"
+        click.echo(f"\n{text}{measured}.")
 
 
 def _print_verification(verification: Verification) -> None:
-    from servefit.profiling.tune import COMPARED
-
-    rows = []
-    for name, label in COMPARED.items():
-        predicted, measured = verification.predicted[name], verification.measured[name]
-        shown = [f"{predicted:,.4g}", "?" if measured is None else f"{measured:,.4g}"]
-        off = "" if measured is None else f"{predicted / measured - 1:+.1%}"
-        rows.append([label if name == "total_tokens_per_s" else f"{label} (s)", *shown, off])
+    rows = [
+        _compared(
+            "tokens/s", verification.predicted_tokens_per_s, verification.measured_tokens_per_s
+        ),
+        *(
+            _compared(f"{name.upper()} (s)", predicted, verification.measured_s[name])
+            for name, predicted in verification.predicted_s.items()
+        ),
+    ]
     click.echo(f"\nVerified with {verification.batch_cap} requests in flight:")
     common.print_table(["", "predicted", "measured", "off by"], rows, left=[""])
     if verification.broken:
         click.echo(f"BROKEN at this cap as measured: {', '.join(verification.broken)}")
-    elif verification.unchecked:
-        click.echo(f"Unknown, since requests waited: {', '.join(verification.unchecked)}")
     else:
         click.echo("Every SLO holds at this cap as measured.")
+
+
+def _compared(label: str, predicted: float, measured: float | None) -> list[str]:
+    if measured is None:
+        return [label, f"{predicted:,.4g}", "?", ""]
+    return [label, f"{predicted:,.4g}", f"{measured:,.4g}", f"{predicted / measured - 1:+.1%}"]
 
 
 def _warnings(chooser: TuneChooser) -> Sequence[str]:

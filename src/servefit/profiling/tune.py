@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
+
+import numpy as np
 
 from servefit import api
 from servefit.advise import (
     ENGINES,
     Advice,
+    Curve,
     Infeasible,
-    Problem,
+    Limit,
     RelativeSlo,
     Slo,
     Terms,
@@ -21,6 +25,7 @@ from servefit.advise import (
     recommend,
 )
 from servefit.advise.decision import Rule
+from servefit.advise.slo import Reference
 from servefit.calibration import Calibration
 from servefit.profiling.auto import AutoChooser, fit_rows
 from servefit.profiling.journal import has_result
@@ -31,12 +36,11 @@ from servefit.profiling.server import Server
 MOST_VERIFICATIONS = 3
 #: Advice that moves by no more than this share after its verification stands.
 SMALL_CHANGE = 0.1
-#: What is compared with the prediction: name of the row's column -> name for people.
-COMPARED: Mapping[str, str] = {
-    "total_tokens_per_s": "tokens/s",
-    "ttft_mean_s": "TTFT",
-    "tpot_mean_s": "TPOT",
-    "e2e_mean_s": "E2E",
+#: Advised latencies, and the columns that hold them as clients saw them.
+AS_CLIENTS_SEE: Mapping[str, str] = {
+    "ttft": "ttft_with_queue_mean_s",
+    "tpot": "tpot_mean_s",
+    "e2e": "e2e_with_queue_mean_s",
 }
 
 
@@ -67,16 +71,18 @@ class Verification:
 
     Attributes:
         batch_cap: requests that were kept in flight.
-        predicted, measured: by column of `COMPARED`; a measured value may be unknown.
+        predicted_tokens_per_s, measured_tokens_per_s: throughput.
+        predicted_s: latencies by name as clients were to see them, see `as_clients_see`.
+        measured_s: as they saw them, with HTTP and any queue; ``None``: unknown.
         broken: SLOs that the measurement breaks.
-        unchecked: SLOs that it cannot tell of, since the time in the queue is unknown.
     """
 
     batch_cap: int
-    predicted: Mapping[str, float]
-    measured: Mapping[str, float | None]
+    predicted_tokens_per_s: float
+    measured_tokens_per_s: float | None
+    predicted_s: Mapping[str, float]
+    measured_s: Mapping[str, float | None]
     broken: tuple[str, ...]
-    unchecked: tuple[str, ...] = ()
 
 
 @dataclass
@@ -141,46 +147,49 @@ class TuneChooser:
             return None
         self.measured = mine
         self.calibration = fit_rows(mine, self.auto.law, self.auto.gpu)
-        answer = self._advise(self.calibration, mine[-1], server)
+        answer = self._advise(server)
         if self._confirmed(answer):
             return None
         self.answer = answer
-        if isinstance(answer, Infeasible) or len(self.verifications) >= MOST_VERIFICATIONS:
+        if isinstance(answer, Infeasible):
             return None
-        cap = answer.decision.chosen.batch_cap
-        if server.seats is not None and cap > server.seats:
-            self.say(f"a cap of {cap} cannot be verified on {server.seats} seats")
-            return None
-        return self._point(cap)
+        if len(self.verifications) < MOST_VERIFICATIONS:
+            return self._point(answer.decision.chosen.batch_cap)
+        if not self.verified and (kept := self.largest_kept()) is not None:
+            reason = f"of the measured loads, {kept} in flight is the largest that keeps every SLO"
+            self.answer = self._advise(server, Limit("what was measured", kept, reason))
+        return None
 
     def largest_kept(self) -> int | None:
         """The most requests in flight that were measured to keep every SLO; ``None``: no load."""
-        loads = [
+        return max(self._kept(), default=None)
+
+    @property
+    def verified(self) -> bool:
+        """Whether the advised cap was measured and keeps every SLO."""
+        answer = self.answer
+        return isinstance(answer, Advice) and answer.decision.chosen.batch_cap in self._kept()
+
+    def _kept(self) -> list[int]:
+        """Loads that were measured to keep every SLO."""
+        return [
             int(row["concurrency"])
             for row in self.measured
             if self._limits and all(_seen_s(row, s) <= s.limit_s for s in self._limits)
         ]
-        return max(loads, default=None)
 
     def _verify(self, row: Mapping[str, Any]) -> None:
         """Compare the advised cap with its measurement."""
         assert isinstance(self.answer, Advice)  # only an advised cap is verified
         chosen = self.answer.decision.chosen
-        predicted = {f"{name}_mean_s": value for name, value in chosen.latency_s.items()}
-        measured = {name: row.get(name) for name in COMPARED}
-        broken: list[str] = []
-        unchecked: list[str] = []
-        for slo in self._limits:
-            if _seen_s(row, slo) > slo.limit_s:
-                known = measured[f"{slo.latency}_mean_s"] is not None
-                (broken if known else unchecked).append(str(slo))
         self.verifications.append(
             Verification(
                 batch_cap=int(row["concurrency"]),
-                predicted={"total_tokens_per_s": chosen.total_tokens_per_s, **predicted},
-                measured=measured,
-                broken=tuple(broken),
-                unchecked=tuple(unchecked),
+                predicted_tokens_per_s=chosen.total_tokens_per_s,
+                measured_tokens_per_s=row.get("total_tokens_per_s"),
+                predicted_s=chosen.latency_s,
+                measured_s={name: row.get(column) for name, column in AS_CLIENTS_SEE.items()},
+                broken=tuple(str(s) for s in self._limits if _seen_s(row, s) > s.limit_s),
             )
         )
 
@@ -198,9 +207,10 @@ class TuneChooser:
             cap, input_length=str(asked.input_tokens), output_length=str(asked.output_tokens)
         )
 
-    def _advise(
-        self, calibration: Calibration, row: Mapping[str, Any], server: Server
-    ) -> Advice | Infeasible:
+    def _advise(self, server: Server, *limits: Limit) -> Advice | Infeasible:
+        """What the last fit advises on this server, within its own cap and further limits."""
+        assert self.calibration is not None  # advice follows a fit
+        calibration, row = self.calibration, self.measured[-1]
         asked, known = self.question, server.settings
         points = api.points_of(
             calibration,
@@ -222,35 +232,64 @@ class TuneChooser:
         problem = predicted_problem(
             calibration, points, self._limits or asked.slos, terms, confidence=asked.confidence
         )
-        self._limits = problem.slos  # a relative one is worked out once
-        problem = replace(problem, slos=tuple(self._tightened(s, problem) for s in problem.slos))
+        seen = as_clients_see(problem.curve, self.measured)
+        self._limits = self._limits or tuple(map(_resolved, asked.slos, problem.slos, repeat(seen)))
+        problem = replace(
+            problem,
+            curve=seen,
+            slos=tuple(self._limits),
+            limits=(*problem.limits, *_seats(server), *limits),
+        )
         return recommend(
             problem, rule=asked.rule, epsilon=asked.epsilon, rate_per_s=asked.rate_per_s
         )
 
-    def _tightened(self, slo: Slo, problem: Problem) -> Slo:
-        """An SLO that a verified cap broke, times predicted / measured at that cap.
 
-        The prediction is that of the fit that knows the measurement: what it still misses there it
-        is taken to miss everywhere.
-        """
-        ratios = [
-            float(problem.curve.latency_s[slo.latency][problem.curve.cap == v.batch_cap].max())
-            / (v.measured[f"{slo.latency}_mean_s"] or math.inf)
-            for v in self.verifications
-            if str(slo) in v.broken and v.batch_cap in problem.curve.cap
-        ]
-        ratio = min(ratios, default=1.0)
-        if ratio >= 1:
-            return slo
-        low = f"predictions are {1 - ratio:.1%} too low at a verified cap"
-        tightened = Slo(slo.latency, slo.limit_s * ratio, f"{slo} as measured: {low}")
-        self.say(f"{low}: {slo} counts as {tightened}")
-        return tightened
+def as_clients_see(curve: Curve, rows: Sequence[Mapping[str, Any]]) -> Curve:
+    """A predicted curve with the latencies of clients: HTTP, and what the law misses, on top.
+
+    At each measured load clients saw a latency that differs from the predicted one in service; the
+    differences are interpolated over the logarithm of the load, and the outermost go on beyond.
+
+    Args:
+        curve: as a law predicts it.
+        rows: measured points of the curve's lengths, at so many requests in flight each.
+    """
+    caps = np.log(curve.cap)
+    predicted, bound = dict(curve.latency_s), dict(curve.latency_bound_s)
+    for name, column in AS_CLIENTS_SEE.items():
+        seen_s = {r["concurrency"]: r[column] for r in rows if r.get(column) is not None}
+        if not seen_s:
+            continue
+        loads = np.log(sorted(seen_s))
+        missed_s = [seen_s[n] for n in sorted(seen_s)] - np.interp(loads, caps, predicted[name])
+        on_top_s = np.interp(caps, loads, missed_s)
+        predicted[name], bound[name] = predicted[name] + on_top_s, bound[name] + on_top_s
+    return replace(curve, latency_s=predicted, latency_bound_s=bound)
+
+
+def _resolved(asked: Slo | RelativeSlo, by_law: Slo, seen: Curve) -> Slo:
+    """An SLO in seconds; a multiple of this curve's own latency is one of what clients see."""
+    if isinstance(asked, Slo):
+        return asked
+    if (asked.reference.input_tokens, asked.reference.output_tokens) != (None, None):
+        return by_law
+
+    def latency_s(name: str, at: Reference) -> float:
+        return float(np.interp(at.batch, seen.cap, seen.latency_s[name]))
+
+    return asked.resolve(latency_s)
+
+
+def _seats(server: Server) -> list[Limit]:
+    """A cap above the server's own is not advised: it cannot be verified there."""
+    if server.seats is None:
+        return []
+    remedy = f"the server has {server.seats} seats: start it with more, and tune again"
+    return [Limit("the server's own cap", server.seats, remedy)]
 
 
 def _seen_s(row: Mapping[str, Any], slo: Slo) -> float:
-    """The latency of an SLO as measured, at most; infinite where it is unknown."""
-    seen = row.get(f"{slo.latency}_mean_s")
-    at_most = row.get(f"{slo.latency}_with_queue_mean_s") if seen is None else seen
-    return math.inf if at_most is None else float(at_most)
+    """The latency of an SLO as clients saw it; infinite where it is unknown."""
+    seen = row.get(AS_CLIENTS_SEE[slo.latency])
+    return math.inf if seen is None else float(seen)
