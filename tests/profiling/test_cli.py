@@ -43,6 +43,8 @@ def servefit(
     return run
 
 
+URL = "http://127.0.0.1:9"
+DTYPE = ["--launch", "serve {port} {dtype}"]
 LOAD = ["--batch", "2", "--input-tokens", "8", "--output-tokens", "8"]
 QUICK = ["--precision", "0.3", "--min-window", "0.1", "--max-point-time", "4", "--retries", "0"]
 
@@ -189,6 +191,16 @@ def test_a_point_that_the_time_cuts_off_is_missing_and_exits_1(stub: Stub, serve
         (["profile", "http://127.0.0.1:9", *LOAD, "--set", "a=1"], "only a server started by --la"),
         (["profile", "--launch", "x {port}", *LOAD, "--set", "a=1"], "--launch has no {a} to put"),
         (["profile", "http://u:pw@127.0.0.1:9", *LOAD], "is refused"),
+        (["profile", URL, *LOAD, "--kv-cache-dtype", "foo"], "--kv-cache-dtype: unknown dtype"),
+        (["profile", URL, *LOAD, "--metrics-url", "metrics"], "--metrics-url metrics: give a path"),
+        (["profile", URL, *LOAD, "--trace", "t.csv"], "input_tokens = 8: a trace has lengths"),
+        (["profile", URL, *LOAD, "--arrivals", "constant"], "arrivals constant: only arrivals at"),
+        (["profile", URL, *LOAD, "--arrivals", "bogus"], "arrivals 'bogus': must be one of"),
+        (["profile", URL, *LOAD, "--law", "step"], "--law and no --auto: nothing is fitted"),
+        (
+            ["profile", *DTYPE, *LOAD, "--set", "dtype=foo"],
+            "--set dtype=foo: unknown dtype 'foo'",
+        ),
     ],
 )
 def test_mistakes_are_one_line_without_a_traceback(
@@ -336,3 +348,75 @@ def test_dry_runs_launch_in_a_folder_of_their_own(
     (log,) = temporary.rglob("*.log")
     assert str(log) in err  # to be read
     assert log.read_text() == "1234567\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--batch", "1"],
+        ["--rate", "1"],
+        ["--arrivals", "poisson"],
+        ["--input-tokens", "8"],
+        ["--output-tokens", "8"],
+        ["--trace", "t.csv"],
+        ["--set", "a=1"],
+        ["--repeats", "1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_flag_of_points_is_ignored_beside_a_plan(
+    servefit: Run, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "plan.yaml").write_text("- {batch: 1, input_tokens: 4, output_tokens: 4}\n")
+    code, _, err = servefit("profile", URL, "--plan", "plan.yaml", *words)
+    assert code == 2
+    assert f"{words[0]} and --plan: a plan names its points itself" in err
+
+
+@pytest.mark.parametrize("flag", ["--rate", "--arrivals", "--trace", "--repeats", "--plan"])
+def test_no_flag_is_ignored_where_points_are_chosen(servefit: Run, flag: str) -> None:
+    code, _, err = servefit("profile", URL, *AUTO, flag, "2")
+    assert code == 2
+    assert f"{flag} and --auto: that chooses" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--shape", "facebook/opt-125m"],
+        ["--law", "step"],
+        ["--endpoint", "auto"],
+        ["--prompts", "text"],
+        ["--insecure"],
+        ["--launch-timeout", "900"],
+        ["--stall-time", "9"],
+        ["--retries", "1"],
+        ["--api-key-env", "X"],
+        ["--requests-dir", "d"],
+        [URL],
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_flag_of_a_server_is_ignored_offline(servefit: Run, words: list[str]) -> None:
+    offline = ["--engine", "vllm-offline", "--model", "m", *LOAD, "--dry-run"]
+    code, _, err = servefit("profile", *offline, *words)
+    assert code == 2
+    assert f"{'URL' if words == [URL] else words[0]} and " in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_dry_run_offline_tells_machines_the_arguments(servefit: Run) -> None:
+    offline = ["--engine", "vllm-offline", "--model", "m", *LOAD, "--dry-run", "--json"]
+    code, out, err = servefit("profile", *offline)
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["server"]["arguments"]["max_num_seqs"] == 2
+    assert [p["label"] for p in told["points"]] == ["2 in flight, 8+8 tokens"]
+
+
+def test_formats_of_numbers_go_by_one_name(stub: Stub, servefit: Run) -> None:
+    words = ["--kv-cache-dtype", "fp8_e4m3", "--dtype", "half", "--json"]
+    code, out, err = servefit("profile", stub.url, *LOAD, *QUICK, *words)
+    assert code == 0, err
+    (row,) = json.loads(out)
+    assert (row["dtype"], row["kv_cache_dtype"]) == ("float16", "fp8")

@@ -76,6 +76,38 @@ def test_what_is_told_must_not_contradict_the_server(stub: Stub) -> None:
         look(stub, {"max_num_seqs": 16})
 
 
+def test_an_engine_that_contradicts_the_server_is_refused(stub: Stub) -> None:
+    stub.script(metrics="vllm_v1")
+    for told in ("sglang", "my-fork"):
+        with pytest.raises(ServefitError, match=f"--engine {told}: the server says vllm"):
+            look(stub, {"engine": told})
+    assert look(stub, {"engine": "vLLM"}).settings["engine"] == "vllm"
+    stub.script(metrics="llamacpp", seats=8)
+    assert look(stub, {"engine": "llamacpp"}).settings["engine"] == "llama.cpp"
+    stub.script(metrics=None)  # nobody can tell
+    assert look(stub, {"engine": "my-fork"}).settings["engine"] == "my-fork"
+
+
+@pytest.mark.parametrize("length", [0, -1, None, "long", True])
+def test_a_longest_request_of_no_tokens_is_unknown(stub: Stub, length: Any) -> None:
+    stub.script(max_model_len=length)
+    assert look(stub).max_model_len is None
+
+
+def test_a_card_without_its_longest_request_leaves_what_is_known_elsewhere() -> None:
+    pages = {
+        "/v1/models": {"data": [{"id": "m", "max_model_len": None}]},
+        "/info": {"max_total_tokens": 4000, "model_id": "m"},
+    }
+
+    class Pages(Client):
+        async def query(self, path: str, *_: Any, **__: Any) -> Reply | None:
+            page = pages.get(path)
+            return Reply(404, "") if page is None else Reply(200, json.dumps(page))
+
+    assert run(discover(Pages("http://127.0.0.1:9"))).max_model_len == 4000
+
+
 @pytest.mark.parametrize(
     ("script", "token_ids", "missing", "note"),
     [

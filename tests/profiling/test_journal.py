@@ -14,6 +14,7 @@ import pytest
 
 from servefit.errors import ServefitError
 from servefit.profiling.journal import Journal
+from servefit.runs.schema import SCHEMA_VERSION
 
 ROW = {"point_id": "a", "status": "ok", "value": 1.5}
 
@@ -136,3 +137,23 @@ def test_a_row_that_check_would_refuse_for_its_failures_is_no_result(
     (tmp_path / "runs.jsonl").write_text(json.dumps({"point_id": "a", **row}) + "\n")
     with Journal(tmp_path / "runs.jsonl") as journal:
         assert journal.measured == ({"a"} if result else set())
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("version", ["2", '"two"', "1.5"])
+def test_a_campaign_file_of_a_newer_version_is_refused(
+    tmp_path: Path, version: str, end: str
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    text = f'{{"schema_version": {version}, "status": "ok"}}{end}'
+    path.write_text(text)
+    with pytest.raises(ServefitError, match=f"schema version .*up to {SCHEMA_VERSION}: upgrade"):
+        Journal(path).__enter__()
+    assert path.read_text() == text
+
+
+def test_a_line_nested_without_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text("[" * 200_000 + "\n")
+    with pytest.raises(ServefitError, match="line 1 is no JSON object"):
+        Journal(path).__enter__()

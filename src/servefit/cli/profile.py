@@ -18,6 +18,7 @@ from servefit.cli.profile_options import (
     items,
     one_setting,
     options_of,
+    refuse_given,
     server_and_run_options,
     settings_of,
     target_of,
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from servefit.profiling.plan import Point
     from servefit.profiling.session import Target
 
+#: What names points one by one.
+LENGTHS = ("input_tokens", "output_tokens", "trace")
+OF_POINTS = ("batch", "rate", "arrivals", *LENGTHS, "sets", "repeats")
+NOT_AUTO = ("rate", "arrivals", "trace", "repeats", "plan")
+
 
 @click.command(name="profile")
 @click.argument("url", required=False)
@@ -39,8 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--arrivals",
     metavar="KIND,...",
-    default="poisson",
-    show_default=True,
+    show_default="poisson",
     help="poisson or constant at --rate, or trace: replay the trace's own times.",
 )
 @click.option(
@@ -75,7 +80,7 @@ def command(
     input_tokens: str | None,
     output_tokens: str | None,
     rate: str | None,
-    arrivals: str,
+    arrivals: str | None,
     trace: str | None,
     sets: tuple[str, ...],
     repeats: int,
@@ -120,6 +125,12 @@ def command(
     offline = shared["engine"] == VLLM_OFFLINE
     target = None if offline else target_of(url, shared)
     looked: dict[str, Any] | None = None
+    if auto is None:
+        refuse_given(("law", "auto_precision"), "no --auto: nothing is fitted")
+    else:
+        refuse_given(NOT_AUTO, "--auto: that chooses a --batch for given lengths")
+    if plan is not None:
+        refuse_given(OF_POINTS, "--plan: a plan names its points itself")
     if auto is not None:
         if target is None:
             raise ServefitError(f"--auto and --engine {VLLM_OFFLINE}: name the points")
@@ -144,9 +155,9 @@ def command(
             repeats=repeats,
         )
         if target is None and dry_run:
-            looked = look_offline(url, points, shared)
+            looked = look_offline(points, shared)
         elif target is None:
-            rows, late = profile_offline(url, points, options, output, shared)
+            rows, late = profile_offline(points, options, output, shared)
         elif dry_run:
             ordered = in_order(points)
             looked = look(target, ordered[0].settings, options.max_time_s, lambda _: ordered)
@@ -174,11 +185,6 @@ def _points(plan: str | None, **cross_of: Any) -> list[Point]:
 
     if plan is None:
         return cross(**cross_of)
-    for name in ("batch", "rate", "input_tokens", "output_tokens", "trace"):
-        if cross_of[name]:
-            raise ServefitError(
-                f"--{name.replace('_', '-')} and --plan: a plan names its points itself"
-            )
     return read_plan(common.read_text(plan), plan)
 
 

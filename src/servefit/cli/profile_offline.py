@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import common
+from servefit.cli.profile_options import refuse_given
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ ARGUMENTS: Mapping[str, str] = {
     "max_num_batched_tokens": "max_num_batched_tokens",
 }
 #: Options that only a live server has a use for.
-SERVER_ONLY = ("launch", "metrics_url", "engine_version", "ca_file", "requests_dir")
+SERVER_ONLY = (
+    *("launch", "launch_timeout", "metrics_url", "engine_version", "endpoint", "prompts"),
+    *("api_key_env", "insecure", "ca_file", "requests_dir", "stall_time", "retries", "shape"),
+)
 
 
 def profile_offline(
-    url: str | None,
     points: Sequence[Point],
     options: Options,
     output: str,
@@ -46,7 +49,7 @@ def profile_offline(
     from servefit.offline.campaign import OfflineCampaign
     from servefit.profiling.journal import Journal
 
-    target = _target(url, given)
+    target = _target(given)
     display = ConsoleDisplay(common.console(stderr=True))
     with Journal(output) as journal, display.live():
         campaign = OfflineCampaign(target, journal, options, display)
@@ -54,26 +57,22 @@ def profile_offline(
     return rows, say_if_late(campaign)
 
 
-def look_offline(
-    url: str | None, points: Sequence[Point], given: Mapping[str, Any]
-) -> dict[str, Any]:
+def look_offline(points: Sequence[Point], given: Mapping[str, Any]) -> dict[str, Any]:
     """The engine's arguments and the points, without running them; see `profile_dry.as_json`."""
     from servefit.cli.profile_dry import as_json, show
 
-    arguments = _target(url, given).engine_arguments(points)
+    arguments = _target(given).engine_arguments(points)
     for name, value in arguments.items():
         click.echo(f"{name} = {value}", err=True)
     show(points)
     return as_json({"engine": VLLM_OFFLINE, "arguments": arguments}, points)
 
 
-def _target(url: str | None, given: Mapping[str, Any]) -> OfflineTarget:
+def _target(given: Mapping[str, Any]) -> OfflineTarget:
     """What to run; raises `ServefitError` for an option that makes no sense here."""
     from servefit.offline.campaign import OfflineTarget
 
-    odd = ["URL"] if url else [f"--{n.replace('_', '-')}" for n in SERVER_ONLY if given[n]]
-    if odd:
-        raise ServefitError(f"{odd[0]} and --engine {VLLM_OFFLINE}: that runs without a server")
+    refuse_given(("url", *SERVER_ONLY), f"--engine {VLLM_OFFLINE}: that runs without a server")
     if given["model"] is None:
         raise ServefitError(f"--engine {VLLM_OFFLINE}: needs --model, the folder of a config.json")
     return OfflineTarget(

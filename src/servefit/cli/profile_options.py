@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from servefit.errors import ServefitError
 
@@ -171,6 +172,20 @@ def server_and_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def refuse_given(names: Sequence[str], why: str) -> None:
+    """Raise `ServefitError` for a parameter of these that stands on the command line."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        if param.name not in names:
+            continue
+        if context.get_parameter_source(param.name) in (
+            ParameterSource.COMMANDLINE,
+            ParameterSource.ENVIRONMENT,
+        ):
+            flag = max(param.opts, key=len) if isinstance(param, click.Option) else "URL"
+            raise ServefitError(f"{flag} and {why}")
+
+
 def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
     """Which server the options name; raises `ServefitError` where they name none."""
     from servefit.dtypes import canonical_dtype
@@ -179,8 +194,17 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
     from servefit.profiling.session import Target
 
     settings = {name: given[name] for name in SETTINGS if given[name] is not None}
-    if "dtype" in settings:
-        settings["dtype"] = canonical_dtype(settings["dtype"])
+    for name in ("dtype", "kv_cache_dtype"):
+        if name in settings:
+            try:
+                settings[name] = canonical_dtype(settings[name])
+            except ServefitError as error:
+                raise ServefitError(f"{SETTINGS[name]}: {error}") from None
+    metrics_url = given["metrics_url"] or "/metrics"
+    if not metrics_url.startswith(("/", "http://", "https://")):
+        raise ServefitError(
+            f"--metrics-url {metrics_url}: give a path from / on, or http://HOST:PORT/metrics"
+        )
     if "gpu" in settings:
         get_hardware(settings["gpu"])  # as below
     if given.get("shape") is not None:
@@ -202,7 +226,7 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
         url=url,
         model=given["model"],
         given=settings,
-        metrics_url=given["metrics_url"] or "/metrics",
+        metrics_url=metrics_url,
         chat={"auto": None, "chat": True, "completions": False}[given["endpoint"]],
         token_ids={"auto": None, "token-ids": True, "text": False}[given["prompts"]],
         api_key=key or None,

@@ -166,7 +166,7 @@ def fit_rows(rows: Iterable[Mapping[str, Any]], law: str, gpu: str | None) -> Ca
     Raises:
         ServefitError: there are none, or the model or GPU is unknown.
     """
-    usable = [r for r in rows if has_result(r) and r["mean_batch"] is not None]
+    usable = [r for r in rows if has_result(r) and r.get("mean_batch") is not None]
     if not usable:
         raise ServefitError(
             "no row has a mean batch, since the server hides how long requests wait: give "
@@ -232,7 +232,6 @@ def _distance(point: Point, measured: Sequence[Mapping[str, Any]]) -> float:
         return logs
 
     own = place(point.concurrency, _fixed(point.input_length), _fixed(point.output_length))
-    return min(
-        float(np.linalg.norm(own - place(r["concurrency"], r["input_tokens"], r["output_tokens"])))
-        for r in measured
-    )
+    names = ("concurrency", "input_tokens", "output_tokens")
+    places = [place(*(row[name] for name in names)) for row in measured if all(map(row.get, names))]
+    return min((float(np.linalg.norm(own - other)) for other in places), default=math.inf)

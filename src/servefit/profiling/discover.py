@@ -10,6 +10,7 @@ from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
 from servefit.profiling.client import Client, Reply
 from servefit.profiling.engines import (
+    canonical_engine,
     count_engines,
     read_cache_config,
     read_metrics,
@@ -66,13 +67,16 @@ async def discover(
         found["engine_version"] = version["version"]
     if shown is not None:
         found.update(_from_metrics(text, shown, card["id"]))
-    if found.get("dtype") is not None:
-        found["dtype"] = _known_dtype(str(found["dtype"]))
+    for name in ("dtype", "kv_cache_dtype"):
+        if found.get(name) is not None:
+            found[name] = _known_dtype(str(found[name]))
     for name, value in (given or {}).items():
         if value is None:
             continue
+        if name == "engine":
+            value = canonical_engine(value)
         seen = found.get(name)
-        if seen is not None and str(seen) != str(value) and name != "engine":
+        if seen is not None and str(seen) != str(value):
             raise ServefitError(
                 f"{SETTINGS.get(name, name)} {value}: the server says {seen}: leave it out"
             )
@@ -80,7 +84,7 @@ async def discover(
     if found.get("data_parallel_size") == 1:
         del found["data_parallel_size"]
     length = found.pop("max_model_len", None)
-    length = card.get("max_model_len", length)
+    length = _sound("max_model_len", card.get("max_model_len")) or length
     return Server(
         model=card["id"],
         engine=engine,

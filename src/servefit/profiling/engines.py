@@ -106,6 +106,23 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
 SHARES = ("kv_usage", "block_size")
 
 
+#: Other names of engines in use.
+ALIASES: Mapping[str, str] = {
+    "llamacpp": "llama.cpp",
+    "llama-cpp": "llama.cpp",
+    "text-generation-inference": "tgi",
+    "trtllm": "tensorrt-llm",
+    "trt-llm": "tensorrt-llm",
+    "tensorrt_llm": "tensorrt-llm",
+}
+
+
+def canonical_engine(name: str) -> str:
+    """The name of an engine as `ENGINES` has it; one that is not there stays as it is."""
+    key = ALIASES.get(name.strip().lower(), name.strip().lower())
+    return key if key in ENGINES else name
+
+
 def recognise(text: str) -> str | None:
     """The engine whose metrics these are; ``None`` if they are nobody's."""
     samples = parse_metrics(text)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from servefit.errors import ServefitError
 from servefit.runs.relations import FAILED_SHARE
+from servefit.runs.schema import SCHEMA_VERSION
 
 SUFFIXES = (".jsonl", ".ndjson")
 
@@ -80,6 +81,8 @@ class Journal:
         while part := os.read(self._fd, 2**20):
             data += part
         *lines, tail = data.split(b"\n")
+        for known in filter(None, map(_row, (*lines, tail))):
+            self._refuse_newer(known.get("schema_version"))
         for number, line in enumerate(lines, 1):
             if line.strip():
                 row = _row(line)
@@ -96,6 +99,15 @@ class Journal:
             os.ftruncate(self._fd, len(data) - len(tail))
         else:
             raise ServefitError(f"{self.path}: the last line is no JSON object")
+
+    def _refuse_newer(self, version: object) -> None:
+        """As reading the table would: nothing of another meaning may stand beside our rows."""
+        if version is None or (isinstance(version, int) and version <= SCHEMA_VERSION):
+            return
+        raise ServefitError(
+            f"{self.path}: is of schema version {version}, this servefit knows up to "
+            f"{SCHEMA_VERSION}: upgrade servefit, or write to another file"
+        )
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row; it is on the disk when this returns.
@@ -136,6 +148,6 @@ def has_result(row: Mapping[str, Any]) -> bool:
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter by nesting
         return None
     return row if isinstance(row, dict) else None

@@ -86,7 +86,7 @@ def cross(
     *,
     batch: Iterable[Any] = (),
     rate: Iterable[Any] = (),
-    arrivals: Iterable[Any] = ("poisson",),
+    arrivals: Iterable[Any] = (),
     input_tokens: Iterable[Any] = (),
     output_tokens: Iterable[Any] = (),
     trace: Iterable[Any] = (),
@@ -95,16 +95,23 @@ def cross(
 ) -> list[Point]:
     """Every combination of the values: loads x lengths x settings x repeats.
 
+    Arrivals at a rate are ``poisson`` unless they are named.
+
     Raises:
-        ServefitError: there is no load, no lengths, or a value is out of range.
+        ServefitError: there is no load, no lengths, a value is out of range, or would be ignored.
     """
     loads: list[Point] = [Point(concurrency=_whole("batch", b)) for b in batch]
     kinds = [_arrivals(kind) for kind in arrivals]
     traces = [str(path) for path in trace]
+    rates = [_positive("rate", r) for r in rate]
+    paced: list[Arrivals] = [kind for kind in kinds if kind != "trace"]
+    if paced and not rates:
+        raise ServefitError(f"arrivals {paced[0]}: only arrivals at a rate have a kind: give rate")
+    if rates and kinds and not paced:
+        raise ServefitError(f"rate = {rates[0]:g}: arrivals trace has the trace's own")
     loads += [
-        Point(rate_per_s=_positive("rate", r), arrivals=kind)
-        for r, kind in itertools.product(rate, kinds)
-        if kind != "trace"
+        Point(rate_per_s=r, arrivals=kind)
+        for r, kind in itertools.product(rates, paced or ["poisson"])
     ]
     if "trace" in kinds:
         if not traces:
@@ -113,12 +120,14 @@ def cross(
     if not loads:
         raise ServefitError("no load: give --batch N,... or --rate R,... or --arrivals trace")
     pairs: list[tuple[str | None, str | None, str | None]]
+    asked = {"input_tokens": list(input_tokens), "output_tokens": list(output_tokens)}
+    for name, values in asked.items():
+        if traces and values:
+            raise ServefitError(f"{name} = {values[0]}: a trace has lengths of its own")
     if traces:
         pairs = [(None, None, path) for path in traces]
     else:
-        lengths = [
-            [Length(str(v)).check().text for v in vs] for vs in (input_tokens, output_tokens)
-        ]
+        lengths = [[Length(str(v)).check().text for v in values] for values in asked.values()]
         pairs = [(a, b, None) for a, b in itertools.product(*lengths)]
     if not pairs:
         raise ServefitError("no lengths: give --input-tokens and --output-tokens, or --trace FILE")

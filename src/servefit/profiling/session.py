@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
 from servefit.profiling.client import Client, base_url
 from servefit.profiling.discover import discover
@@ -63,11 +64,20 @@ class Target:
 
     def row_settings(self, settings: Settings) -> dict[str, Any]:
         """What is known of a server before it is asked: ``given``, and what it is launched with."""
-        launched = {k: int(v) if v.isdecimal() else v for k, v in settings if k in SETTINGS}
+        launched: dict[str, Any] = {k: v for k, v in settings if k in SETTINGS}
+        for name, value in launched.items():
+            if name in ("dtype", "kv_cache_dtype"):
+                launched[name] = _dtype(name, value)
+            elif value.isdecimal():
+                launched[name] = int(value)
         return {**self.given, **launched}
 
     def refuse_unused(self, settings: Settings) -> None:
-        """Raise `ServefitError` for a setting that no server would be started with."""
+        """Raise `ServefitError` for a setting that no server would be started with.
+
+        So too for one that a row cannot have.
+        """
+        self.row_settings(settings)
         names = placeholders(self.launch) if self.launch is not None else set()
         for name, value in settings:
             if self.launch is None:
@@ -207,6 +217,19 @@ async def _launched(
                 yield session
     finally:
         launched.stop()
+
+
+def _dtype(name: str, value: str) -> str | None:
+    """The canonical name; ``None`` for ``auto``, which says nothing."""
+    if value == "auto":
+        return None
+    try:
+        return canonical_dtype(value)
+    except ServefitError as error:
+        raise ServefitError(
+            f"--set {name}={value}: {error}; where the server calls it so, name it otherwise in "
+            "--launch"
+        ) from None
 
 
 def _port(url: str) -> int:
