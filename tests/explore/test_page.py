@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servefit.advise import Advice, Infeasible
+from servefit.advise.candidates import MAX_CANDIDATES
+from servefit.advise.document import advice_as_json
 from servefit.explore.answer import document, view_of
 from servefit.explore.caps import SOME_CAPS
 from servefit.explore.fields import FieldError, read
@@ -300,8 +303,8 @@ def test_however_many_caps_fit_only_a_few_are_tried(
     }
     found = view_of(session, read(session.controls(), (wide | changes).items()))
     caps = found.problem.curve.cap
-    assert caps[-1] > 1_000_000
-    assert caps.size <= 7 * SOME_CAPS
+    assert caps[-1] == MAX_CANDIDATES
+    assert caps.size <= 10 * SOME_CAPS
     assert found.cap is not None
     beside = np.arange(max(found.cap - 1, 1), min(found.cap + 1, caps[-1]) + 1)
     assert set(beside.tolist()) <= set(caps.tolist())
@@ -315,3 +318,45 @@ def test_the_few_caps_hold_the_one_recommended_among_all(session: Session) -> No
         assert caps.size < caps[-1] / 10
         terms = replace(found.question.terms, candidates=None)
         assert look(session.calibration, replace(found.question, terms=terms)).cap == found.cap
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.tuples(st.integers(1, 4), st.integers(2, 9)),
+    slo=st.sampled_from(["e2e", "tpot", "ttft"]),
+    share=st.floats(0.6, 3),
+    rule=st.sampled_from(["tolerance", "efficiency"]),
+    epsilon=st.sampled_from(["0", "0.01", "0.05", "0.3", "0.9"]),
+    confidence=st.sampled_from(["0.5", "0.9"]),
+)
+def test_however_few_caps_are_tried_the_answer_is_that_of_all(
+    session: Session,
+    lengths: tuple[int, int],
+    slo: str,
+    share: float,
+    rule: str,
+    epsilon: str,
+    confidence: str,
+) -> None:
+    asked = {
+        **ASKED,
+        "input_tokens": str(lengths[0]),
+        "output_tokens": str(lengths[1]),
+        "kv_capacity_tokens": "30000",
+        "slo": slo,
+        "slo_kind": "times",
+        "slo_times": f"{share:.3f}",
+        "slo_batch": "64",
+        "rule": rule,
+        "epsilon": epsilon,
+        "confidence": confidence,
+    }
+    few = view_of(session, read(session.controls(), asked.items()))
+    terms = replace(few.question.terms, candidates=None)
+    every = look(session.calibration, replace(few.question, terms=terms))
+    assert every.problem.curve.cap.size > few.problem.curve.cap.size
+    if isinstance(every.answer, Infeasible):
+        assert few.answer == every.answer
+        return
+    assert isinstance(few.answer, Advice)
+    assert advice_as_json(few.answer, ()) == advice_as_json(every.answer, ())

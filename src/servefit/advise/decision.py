@@ -13,6 +13,7 @@ from servefit.advise.curve import LATENCIES, Curve
 from servefit.advise.rules import BoolArray
 from servefit.advise.slo import Slo
 from servefit.errors import ServefitError
+from servefit.points import FloatArray
 from servefit.units import format_duration
 
 Rule = Literal["efficiency", "tolerance"]
@@ -124,7 +125,7 @@ def decide(
             unknown under the efficiency rule.
     """
     _check(curve, objective)
-    broken = _violations(curve, objective.slos, limits)
+    broken = violations(curve, objective.slos, limits)
     feasible = ~np.any([np.isnan(curve.total_tokens_per_s), *broken.values()], axis=0)
     throughput = curve.total_tokens_per_s
     if objective.rule == "efficiency":
@@ -183,7 +184,7 @@ def _check(curve: Curve, objective: Objective) -> None:
         )
 
 
-def _violations(curve: Curve, slos: Sequence[Slo], limits: Sequence[Limit]) -> dict[str, BoolArray]:
+def violations(curve: Curve, slos: Sequence[Slo], limits: Sequence[Limit]) -> dict[str, BoolArray]:
     """Which candidates break what, by its name; an unknown latency breaks its SLO."""
     none = np.zeros(curve.cap.shape, dtype=bool)
     broken: dict[str, BoolArray] = {}
@@ -262,9 +263,8 @@ def _diagnose(
                 f"{limit.name} allows a batch of {max(limit.max_batch, 0)}, the smallest candidate "
                 f"is {smallest}: {limit.remedy}",
             )
-    allowed = known & np.all([curve.cap <= x.max_batch for x in limits] or [known], axis=0)
     if not feasible.any():
-        return _diagnose_slo(curve, objective.slos, allowed)
+        return _diagnose_slo(curve, objective.slos, limits)
     best = float(np.max(curve.efficiency, where=feasible, initial=-np.inf))
     cap = int(curve.cap[feasible][np.argmax(curve.efficiency[feasible])])
     return Infeasible(
@@ -275,10 +275,18 @@ def _diagnose(
     )
 
 
-def _diagnose_slo(curve: Curve, slos: Sequence[Slo], allowed: BoolArray) -> Infeasible:
-    """The candidate that comes nearest to every SLO, and what it would need."""
+def slo_excess(curve: Curve, slos: Sequence[Slo], limits: Sequence[Limit] = ()) -> FloatArray:
+    """The largest ratio of a latency bound to its limit; infinite where unknown or over a limit."""
     excess = np.max([curve.latency_bound_s[slo.latency] / slo.limit_s for slo in slos], axis=0)
-    excess = np.where(allowed & ~np.isnan(excess), excess, np.inf)
+    allowed = np.isfinite(curve.total_tokens_per_s) & ~np.isnan(excess)
+    for limit in limits:
+        allowed &= curve.cap <= limit.max_batch
+    return np.where(allowed, excess, np.inf)
+
+
+def _diagnose_slo(curve: Curve, slos: Sequence[Slo], limits: Sequence[Limit]) -> Infeasible:
+    """The candidate that comes nearest to every SLO, and what it would need."""
+    excess = slo_excess(curve, slos, limits)
     index = int(np.argmin(excess))
     asked = " and ".join(f"SLO {slo}" for slo in slos)
     if not np.isfinite(excess[index]):
@@ -292,7 +300,7 @@ def _diagnose_slo(curve: Curve, slos: Sequence[Slo], allowed: BoolArray) -> Infe
     )
     held = "" if curve.confidence is None else f" at {curve.confidence:.0%} confidence"
     where = f"batch {int(curve.cap[index])} comes nearest"
-    smallest = int(curve.cap[allowed].min())
+    smallest = int(curve.cap[np.isfinite(curve.total_tokens_per_s)].min())
     smaller = " or add smaller candidates," if smallest > 1 else ""
     return Infeasible(
         f"SLO {missed[0]}",

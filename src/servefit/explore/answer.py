@@ -62,8 +62,8 @@ def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
     if view.question.terms.candidates is not None:
         caps = view.problem.curve.cap
         notes = [
-            f"{caps[-1]:,} caps fit: {caps.size:,} of them were tried here, those beside the "
-            "recommended one all; `servefit advise` tries every one"
+            f"{caps[-1]:,} caps fit: {caps.size:,} of them were tried here, all those that an SLO, "
+            "a limit or epsilon turns on; `servefit advise` tries every one"
         ]
     shown: dict[str, Any] = {
         "sentence": view.sentence,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from servefit.advise import Infeasible, predicted_problem
-from servefit.advise.advisor import deployment_limits
+from servefit.advise import Curve, Problem, predicted_problem, recommend
+from servefit.advise.advisor import Advice, deployment_limits
+from servefit.advise.candidates import MAX_CANDIDATES
+from servefit.advise.decision import slo_excess, violations
 from servefit.calibration import Calibration
 from servefit.points import IntArray
-from servefit.report.view import Question, look
+from servefit.report.view import Question
 
-#: Up to so many caps every one is tried; of more, some and those beside the best.
+#: Up to so many caps every one is tried; of more, some, and those near where the answer changes.
 EVERY_CAP, SOME_CAPS = 1500, 400
-#: Each narrows 200-fold: enough for any number of caps that fits 64 bits.
-ROUNDS = 9
+#: So many are tried between two neighbours in each round.
+BETWEEN = 200
+#: Each narrows 200-fold: enough for `MAX_CANDIDATES`.
+ROUNDS = 4
 
 
 def largest_cap(calibration: Calibration, question: Question) -> int:
@@ -29,38 +34,79 @@ def largest_cap(calibration: Calibration, question: Question) -> int:
 def with_few_caps(calibration: Calibration, question: Question) -> Question:
     """The question with candidates that can be tried at once, where more than `EVERY_CAP` fit.
 
-    First `SOME_CAPS` at even ratios; then, round by round, as many between the neighbours of those
-    that these recommend, until every cap there is tried; last also the halves and doubles of these.
-    Where throughput and latency grow with the batch, the recommendation is that among all. However
-    many fit, at most 7 x `SOME_CAPS` are tried at once.
+    First `SOME_CAPS` at even ratios; then, round by round, `BETWEEN` more inside every gap across
+    which an SLO, a limit or epsilon is crossed, and beside every best cap, until no such gap is
+    left, see `_gaps`. Last the neighbours, halves and doubles of what is recommended. The answer is
+    that of all caps (the first `MAX_CANDIDATES`) wherever, inside a gap of the first ones, the
+    latencies, the throughput and the efficiency each go one way, or the throughput up and down
+    once.
     """
-    largest = largest_cap(calibration, question)
+    largest = min(largest_cap(calibration, question), MAX_CANDIDATES)
     if largest <= EVERY_CAP:
         return question
-    some = np.unique(np.rint(np.geomspace(1, largest, SOME_CAPS)).astype(np.int64))
-    tried = some
+    tried = np.unique(np.rint(np.geomspace(1, largest, SOME_CAPS)).astype(np.int64))
     for _ in range(ROUNDS):
-        asked = replace(question, terms=replace(question.terms, candidates=tried))
-        answer = look(calibration, asked).answer
-        if isinstance(answer, Infeasible):
-            return asked
-        found = (answer.decision.chosen, answer.point_estimate)
-        best = sorted({each.batch_cap for each in found if each is not None})
-        spans = [_beside(tried, cap) for cap in best]
-        if all(high - low < SOME_CAPS for low, high in spans):
+        problem = _problem(calibration, question, tried)
+        gaps = {(a, b) for a, b in _gaps(problem, question) if tried[b] - tried[a] > 1}
+        if not gaps:
             break
-        within = [np.linspace(low, high, SOME_CAPS).astype(np.int64) for low, high in spans]
-        tried = np.unique(np.concatenate([some, *within]))
-    near = [
-        np.arange(max(low, cap - SOME_CAPS // 2), min(high, cap + SOME_CAPS // 2) + 1)
-        for cap, (low, high) in zip(best, spans, strict=True)
+        within = [
+            np.linspace(tried[a], tried[b], BETWEEN + 2).astype(np.int64) for a, b in sorted(gaps)
+        ]
+        tried = np.unique(np.concatenate([tried, *within]))
+    answer = recommend(problem, rule=question.rule, epsilon=question.epsilon)
+    if isinstance(answer, Advice):
+        found = (answer.decision.chosen, answer.point_estimate)
+        best = np.array([each.batch_cap for each in found if each is not None])
+        tried = np.concatenate([tried, best - 1, best + 1, best // 2, best * 2])
+        tried = np.unique(tried[(tried >= 1) & (tried <= largest)])
+    return replace(question, terms=replace(question.terms, candidates=tried))
+
+
+def _problem(calibration: Calibration, question: Question, caps: IntArray) -> Problem:
+    terms = replace(question.terms, candidates=caps)
+    return predicted_problem(
+        calibration, question.points, question.slos, terms, confidence=question.confidence
+    )
+
+
+def _gaps(problem: Problem, question: Question) -> Iterator[tuple[int, int]]:
+    """Indices of neighbouring caps between which the answer may lie.
+
+    Those across which an SLO or a limit begins or ceases to hold, or efficiency or tolerance their
+    epsilon; and those beside the caps of most throughput, most efficiency and least excess over
+    the SLOs: with the margin for uncertainty, and without.
+    """
+    curve = problem.curve
+    both = [curve] if curve.confidence is None else [curve, curve.at_point_estimate()]
+    for each in both:
+        yield from _gaps_of(each, problem, question)
+
+
+def _gaps_of(curve: Curve, problem: Problem, question: Question) -> Iterator[tuple[int, int]]:
+    limits = (*deployment_limits(problem.deployment), *problem.limits)
+    throughput, last = curve.total_tokens_per_s, curve.cap.size - 1
+    broken = violations(curve, problem.slos, limits)
+    feasible = ~np.any([np.isnan(throughput), *broken.values()], axis=0)
+    efficient = feasible & (curve.efficiency > question.epsilon)
+    most = np.max(throughput, where=feasible, initial=0)
+    good = feasible & (throughput >= (1 - question.epsilon) * most)
+    for holds in (feasible, efficient, good, *broken.values()):
+        for at in np.flatnonzero(holds[1:] != holds[:-1]).tolist():
+            yield at, at + 1
+    peaks = [
+        np.where(allowed, values, -np.inf)
+        for allowed, values in (
+            (np.isfinite(throughput), throughput),
+            (feasible, throughput),
+            (efficient, throughput),
+            (feasible, curve.efficiency),
+        )
     ]
-    every = np.concatenate([some, *(part for n in near for part in (n, n // 2, n * 2))])
-    every = np.unique(every[(every >= 1) & (every <= largest)])
-    return replace(question, terms=replace(question.terms, candidates=every))
-
-
-def _beside(tried: IntArray, cap: int) -> tuple[int, int]:
-    """The tried caps on either side of one of them."""
-    at = int(np.searchsorted(tried, cap))
-    return int(tried[max(at - 1, 0)]), int(tried[min(at + 1, tried.size - 1)])
+    if problem.slos:
+        peaks.append(-slo_excess(curve, problem.slos, limits))
+    for values in peaks:
+        at = int(np.argmax(values))
+        if np.isfinite(values[at]):
+            yield max(at - 1, 0), at
+            yield at, min(at + 1, last)
