@@ -20,7 +20,7 @@ from servefit.offline.steps import Step, time_by_phase
 from servefit.profiling.lengths import Length
 from servefit.profiling.measure import Limits, PointFailedError
 from servefit.profiling.plan import Point
-from servefit.profiling.window import relative_half_width
+from servefit.profiling.window import interval
 
 #: A point is not ended by its precision before so many batches.
 MIN_BATCHES = 3
@@ -159,7 +159,7 @@ def relative_error(batches: Sequence[BatchRun]) -> float:
     used = usable(batches)
     if len(used) < 2:
         return math.inf
-    return relative_half_width(np.array([run.e2e_s for run in used]))
+    return interval(np.array([run.e2e_s for run in used])).half_width
 
 
 def measured_columns(m: OfflineMeasurement) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from servefit.profiling.prompts import Prompts
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
 from servefit.profiling.verdict import hopeless, unusable
-from servefit.profiling.window import Window, relative_errors, steady_window
+from servefit.profiling.window import Interval, Window, intervals, steady_window
 
 #: A point without so many completions is not ended by its precision.
 MIN_COMPLETIONS = 8
@@ -155,7 +155,7 @@ class _Watch:
         self._closed = self.point.concurrency is not None
         self._at_rest = 0.0
         self._judged = 0
-        self._errors = (math.inf, math.inf)
+        self._known = Interval(), Interval()
 
     @property
     def deadline_s(self) -> float:
@@ -221,9 +221,9 @@ class _Watch:
     def _state(self) -> str:
         if self.start_s is None:
             return f"warming up, {len(self.load.completed)} completed"
-        wide = max(self._errors)
-        known = f"known to ±{wide:.1%}" if math.isfinite(wide) else "measuring"
-        return f"{len(self.load.completed)} completed, {known}"
+        wide = max(known.half_width for known in self._known)
+        state = f"known to ±{wide:.1%}" if math.isfinite(wide) else "measuring"
+        return f"{len(self.load.completed)} completed, {state}"
 
     def _warm_at(self) -> float | None:
         """When the load became steady; ``None``: not yet."""
@@ -256,8 +256,9 @@ class _Watch:
             or window.duration_s < self.limits.min_window_s
         ):
             return False
-        self._errors = relative_errors(window, closed=self._closed)
-        return max(self._errors) <= self.limits.rel_err and unusable(window) is None
+        self._known = intervals(window, closed=self._closed)
+        wanted = self.limits.rel_err
+        return all(k.known_within(wanted) for k in self._known) and unusable(window) is None
 
     def _window(self, end_s: float) -> Window | None:
         assert self.start_s is not None
@@ -313,9 +314,10 @@ class _Watch:
             )
         if (problem := unusable(window)) is not None:
             raise PointFailedError(*problem, records)
+        throughput, e2e = intervals(window, closed=self._closed)
         return Measurement(
             window=window,
-            errors=relative_errors(window, closed=self._closed),
+            errors=(throughput.half_width, e2e.half_width),
             stopped_by=stopped_by,
             warmup_s=self.start_s - self.begun_s,
             metrics=self.poller.between(window.start_s, window.end_s),

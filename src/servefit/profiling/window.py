@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,13 @@ BoolArray = npt.NDArray[np.bool_]
 GROUPS = 20
 MIN_GROUPS = 4
 CONFIDENCE = 0.95
+#: Correlation of neighbouring groups is taken as at most this, and degrees of freedom as at least
+#: this: with less of either an interval says nothing.
+MAX_CORRELATION, MIN_FREEDOM = 0.95, 2.0
+#: Groups are joined if so many remain; by this factor their interval may be wider by chance.
+MIN_JOINED, CHANCE = 6, 1.4
+#: An interval of fewer independent groups must be narrower by this factor to end a point.
+ENOUGH_INDEPENDENT, MARGIN = 10.0, 2.0
 #: Ends of a window whose `mismatch` differs by no more than this are equally good.
 NEARLY = 0.001
 
@@ -227,8 +234,34 @@ def tokens_of(record: Record) -> int:
     )
 
 
-def relative_errors(window: Window, *, closed: bool) -> tuple[float, float]:
-    """Half widths of the 95 % intervals of throughput and of mean E2E, relative to their values.
+@dataclass(frozen=True)
+class Interval:
+    """The 95 % interval of a mean.
+
+    Attributes:
+        half_width: relative to the mean; infinity: unknown.
+        independent: so many independent samples say as much as those that it comes from.
+    """
+
+    half_width: float = math.inf
+    independent: float = 0.0
+
+    def known_within(self, rel_err: float) -> bool:
+        """Whether a measurement may end because of it.
+
+        An interval of few independent samples is itself uncertain, and who looks again and again
+        meets it when it is narrow by luck: it must be narrower by `MARGIN`.
+        """
+        margin = 1.0 if self.independent >= ENOUGH_INDEPENDENT else MARGIN
+        return self.half_width * margin <= rel_err
+
+    def widened(self, by: float) -> Interval:
+        """With a larger half width."""
+        return replace(self, half_width=self.half_width + by)
+
+
+def intervals(window: Window, *, closed: bool) -> tuple[Interval, Interval]:
+    """Those of throughput and of mean E2E, see `interval`.
 
     By batch means: completions are cut into up to `GROUPS` groups of consecutive ones. A group's
     throughput is its tokens over the time since the end of the group before; in a closed loop that
@@ -238,13 +271,13 @@ def relative_errors(window: Window, *, closed: bool) -> tuple[float, float]:
     row is about a load that was not there all the time.
 
     Returns:
-        Infinity for both where there are fewer than `MIN_GROUPS` groups.
+        Unknown ones where there are fewer than `MIN_GROUPS` groups.
     """
     completed = window.completed
     size = math.ceil(len(completed) / GROUPS)
     groups = len(completed) // size
     if groups < MIN_GROUPS:
-        return math.inf, math.inf
+        return Interval(), Interval()
 
     def by_group(values: FloatArray) -> FloatArray:
         return values[: groups * size].reshape(groups, size)
@@ -258,29 +291,44 @@ def relative_errors(window: Window, *, closed: bool) -> tuple[float, float]:
         ends = by_group(completed.last_token_s)[:, -1]
         times, edge = np.diff(ends, prepend=window.start_s), 0.0
         if not (times > 0).all():  # a whole group in one burst: wait for larger groups
-            return math.inf, math.inf
+            return Interval(), Interval()
     left_out = window.paused_share
     return (
-        relative_half_width(tokens / times) + edge + left_out,
-        relative_half_width(e2e_s) + left_out,
+        interval(tokens / times).widened(edge + left_out),
+        interval(e2e_s).widened(left_out),
     )
 
 
-def relative_half_width(means: FloatArray) -> float:
-    """Half width of the Student interval of the mean of batch means, relative to the mean.
+def interval(means: FloatArray) -> Interval:
+    """The Student interval of the mean of batch means that may be correlated.
 
-    The variance is widened by (1 + r)/(1 - r), with r the lag-1 autocorrelation of the batch means
-    (as for a first-order autoregression), where r is positive: correlated batches say less.
+    As for a first-order autoregression: n means with lag-1 autocorrelation r are worth
+    n' = n (1 - r)/(1 + r) independent ones, and the variance of their mean is s^2/n'. The estimate
+    of r from n means is low by (1 + 3r)/n (Marriott and Pope 1954; Kendall 1954), which is put
+    right; below 0 it is 0. Student's quantile is that of n' - 1 degrees of freedom, at least
+    `MIN_FREEDOM`. Noise that is slow but hidden in faster noise shows in longer groups only:
+    neighbours are joined, and where their interval is wider by more than `CHANCE`, it is taken.
     """
+    fine = _student(means)
+    if means.size < 2 * MIN_JOINED:
+        return fine
+    joined = means[: means.size // 2 * 2].reshape(-1, 2).mean(axis=1)
+    coarse = _student(joined)
+    return coarse if coarse.half_width > CHANCE * fine.half_width else fine
+
+
+def _student(means: FloatArray) -> Interval:
     n, mean = means.size, float(means.mean())
     deviations = means - mean
-    variance = float(deviations @ deviations)
-    if variance <= 1e-24 * mean * mean:
-        return 0.0
-    r = min(max(0.0, float(deviations[1:] @ deviations[:-1]) / variance), 0.9)
-    standard_error = math.sqrt(variance / (n - 1) / n * (1 + r) / (1 - r))
-    quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    return quantile * standard_error / mean
+    squares = float(deviations @ deviations)
+    if squares <= 1e-24 * mean * mean:
+        return Interval(0.0, n)
+    r = float(deviations[1:] @ deviations[:-1]) / squares
+    r = min(max(0.0, r + (1 + 3 * r) / n), MAX_CORRELATION)
+    independent = n * (1 - r) / (1 + r)
+    freedom = max(independent - 1, min(n - 1, MIN_FREEDOM))
+    quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return Interval(quantile * math.sqrt(squares / (n - 1) / independent) / mean, independent)
 
 
 def _number(value: float | None) -> float:
