@@ -271,3 +271,16 @@ def test_options_that_do_not_fit_are_refused_in_one_line(args: list[str], reason
     )
     assert isinstance(result.exception, ServefitError)
     assert reason in str(result.exception)
+
+
+def test_another_gpu_or_config_is_another_question(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"num_hidden_layers": 4}')
+    target = OfflineTarget(str(tmp_path))
+    before = target.identity
+    assert OfflineTarget(str(tmp_path)).identity == before
+    assert OfflineTarget(str(tmp_path), gpu="L4").identity != before
+    assert OfflineTarget(str(tmp_path), arguments={"max_num_seqs": 4}).identity != before
+    config.write_text('{"num_hidden_layers": 8}')
+    assert target.identity != before
+    assert OfflineTarget("facebook/opt-125m").identity != before

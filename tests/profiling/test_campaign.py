@@ -199,6 +199,17 @@ def test_a_point_cut_off_by_the_campaign_s_end_is_left_for_the_next_run(
     assert [r["status"] for r in rows] == ["ok"]
 
 
+def test_a_server_that_is_busy_to_the_end_leaves_every_point_missing(
+    stub: Stub, tmp_path: Path
+) -> None:
+    stub.script(page_faults={"/v1/models": [503] * 1000})
+    options = Options(limits=QUICK, max_time_s=0.4)
+    with Journal(tmp_path / "runs.jsonl") as journal:
+        late = Campaign(Target(stub.url), journal, options, Quiet())
+        assert run(late.run(POINTS[:2])) == []
+    assert (late.out_of_time, late.missing) == (True, POINTS[:2])
+
+
 def test_what_was_measured_before_is_not_missing_when_the_time_is_up(
     stub: Stub, tmp_path: Path
 ) -> None:
@@ -273,6 +284,25 @@ def test_a_launched_server_that_dies_is_started_again(tmp_path: Path) -> None:
     assert len(rows) == 1
     assert len(display.retries) == 1
     assert rows[0]["attempts"] == 2
+
+
+def test_a_launched_server_that_dies_after_its_last_point_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = serve_once("print(3)", tmp_path / "flag")
+    append = Campaign._append
+
+    def append_and_kill(self: Campaign, *row: Any) -> None:
+        append(self, *row)
+        pid = json.loads((tmp_path / "runs.jsonl.server.pid").read_text())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(Campaign, "_append", append_and_kill)
+    rows, _ = campaign(tmp_path / "runs.jsonl", Target(launch=command), POINTS[:1])
+    assert [row["status"] for row in rows] == ["ok"]
+    (log,) = tmp_path.glob("*.server.log")
+    assert len(log.read_text().splitlines()) == 1
 
 
 def test_a_launch_that_fails_names_the_cause_for_its_points_only(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from servefit.errors import ServefitError
 from servefit.profiling.client import Client, Reply
 from servefit.profiling.discover import discover
 from servefit.profiling.engines import read_metrics, recognise
-from servefit.profiling.patience import Patience
+from servefit.profiling.patience import OutOfTimeError, Patience
 from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.prometheus import parse_metrics
 from servefit.profiling.record import Ask, Record
@@ -94,18 +94,14 @@ def test_a_longest_request_of_no_tokens_is_unknown(stub: Stub, length: Any) -> N
     assert look(stub).max_model_len is None
 
 
-def test_a_card_without_its_longest_request_leaves_what_is_known_elsewhere() -> None:
+def test_a_card_without_its_longest_request_leaves_what_is_known_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pages = {
-        "/v1/models": {"data": [{"id": "m", "max_model_len": None}]},
-        "/info": {"max_total_tokens": 4000, "model_id": "m"},
+        "/v1/models": '{"data": [{"id": "m", "max_model_len": null}]}',
+        "/info": '{"max_total_tokens": 4000, "model_id": "m"}',
     }
-
-    class Pages(Client):
-        async def query(self, path: str, *_: Any, **__: Any) -> Reply | None:
-            page = pages.get(path)
-            return Reply(404, "") if page is None else Reply(200, json.dumps(page))
-
-    assert run(discover(Pages("http://127.0.0.1:9"))).max_model_len == 4000
+    assert _discovered(pages, monkeypatch).max_model_len == 4000
 
 
 @pytest.mark.parametrize(
@@ -197,7 +193,7 @@ def test_a_pause_that_the_server_asks_for_is_kept(stub: Stub) -> None:
         return time.perf_counter() - begun_s
 
     assert run(work()) >= 0.4
-    assert said == ["HTTP 429; asking again in 0.1 s"] * 3 + ["HTTP 429; asking again in 0.2 s"]
+    assert said == [f"/v1/models: HTTP 429; asking again in 0.{n} s" for n in (1, 1, 1, 2)]
 
 
 def test_patience_ends_with_one_line(stub: Stub) -> None:
@@ -218,9 +214,40 @@ def test_patience_ends_with_the_time_of_the_campaign(stub: Stub) -> None:
             await discover(client, patience=Patience(client, time.perf_counter() + 0.2))
 
     begun_s = time.perf_counter()
-    with pytest.raises(ServefitError, match="HTTP 503"):
+    with pytest.raises(OutOfTimeError):
         run(work())
     assert time.perf_counter() - begun_s < 0.6
+
+
+def test_a_proxy_that_fails_at_unknown_pages_costs_little_and_is_told_once_each(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = ["/metrics", "/version", "/get_server_info", "/server_info", "/props", "/info"]
+    pages += ["/server_info?config_format=json", "/tokenize"]
+    stub.script(page_faults={page: [502] * 1000 for page in pages})
+    said: list[str] = []
+
+    async def work() -> float:
+        begun_s = time.perf_counter()
+        async with Client(stub.url) as client:
+            patience = Patience(client, report=said.append)
+            server = await discover(client, patience=patience)
+            server = await probe(client, server, patience=patience)
+            await make_prompts(client, server, random.Random(1), patience=patience)
+        return time.perf_counter() - begun_s
+
+    assert run(work()) < 0.3 + 0.3  # once OPTIONAL_PATIENCE_S, and the requests
+    assert len(said) == len({text.partition(":")[0] for text in said})
+    assert "/metrics: HTTP 502; asking again in 0.0 s" in said
+
+
+def test_token_ids_that_a_server_fails_at_come_with_what_to_try(stub: Stub) -> None:
+    stub.script(faults=[{"kind": "500", "every": 1}])
+    with pytest.raises(ServefitError, match=r"HTTP 500: .*token ids, try --prompts text"):
+        look(stub)
+    with pytest.raises(ServefitError) as failure:
+        look(stub, token_ids=False)
+    assert "--prompts" not in str(failure.value)
 
 
 def test_metrics_that_stay_away_are_named(stub: Stub) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -47,8 +48,13 @@ class OfflineTarget:
 
     @property
     def identity(self) -> str:
-        """Who answers, for the identity of points."""
-        return f"vllm-offline {self.model} {json.dumps(self.arguments, sort_keys=True)}"
+        """Who answers, for the identity of points: what runs, by its ``config.json``, on what."""
+        try:
+            config = (Path(self.model) / "config.json").read_bytes()
+        except OSError:  # a name that vLLM knows
+            config = b""
+        told = [self.model, hashlib.sha256(config).hexdigest(), self.gpu, self.arguments]
+        return f"vllm-offline {json.dumps(told, sort_keys=True)}"
 
     def engine_arguments(self, points: Sequence[Point]) -> dict[str, Any]:
         """The engine's seats, step budget and context, just large enough for the points.

@@ -30,6 +30,8 @@ from servefit.runs.schema import SCHEMA_VERSION
 
 #: Pause before the first retry of a point; doubled for each further one.
 RETRY_PAUSE_S = 2.0
+#: Failures that another attempt meets again.
+UNCHANGING = ("too_few_arrivals",)
 #: The last point may take so much longer than the campaign's time to wind down.
 GRACE_S = 60.0
 
@@ -200,7 +202,7 @@ class Campaign:
                 ) as session:
                     self.display.server(session.server)
                     whom = self._whom[settings] = self.target.identity(session.server)
-                    while session.alive():
+                    while True:
                         if point is None:
                             point, attempt = choose(session.server, whom, self.journal.rows), 0
                         if point is None:
@@ -210,7 +212,7 @@ class Campaign:
                             point = None
                             continue
                         self.missing = [point]
-                        if self.remaining_s == 0:
+                        if self.remaining_s == 0 or not session.alive():
                             break
                         if await self._attempt(session, point, attempt):
                             point = None
@@ -252,6 +254,8 @@ class Campaign:
             )
         except PointFailedError as error:
             failure = error
+            if error.kind in UNCHANGING:
+                retries = 0
         except ServefitError as error:  # more than the server can do, whenever it is asked
             failure = PointFailedError("impossible", str(error), [])
             retries = 0

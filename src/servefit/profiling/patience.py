@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client, Reply
+from servefit.profiling.client import PATHS, Client, Reply
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
 
@@ -18,7 +18,7 @@ from servefit.profiling.server import Server
 PATIENCE_S = 120.0
 #: The same until the server has answered for the first time: nobody may be there.
 STRANGER_PATIENCE_S = 3.0
-#: The same for a page that a server may do without.
+#: The same, by the clock, for all pages together that a server may do without.
 OPTIONAL_PATIENCE_S = 10.0
 #: Pauses double from the first to the longest; ``Retry-After`` makes them longer.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
@@ -66,9 +66,18 @@ class Patience:
     allowed_s: float = field(default_factory=lambda: PATIENCE_S)
     _lost_s: float = 0.0
     _met: bool = False
+    _optional: bool = False
+    _optional_until_s: list[float] = field(default_factory=list)  # shared by those pages
 
     async def query(self, path: str, data: Any = None) -> Reply | None:
-        """As `Client.query`; the last answer, where patience ends."""
+        """As `Client.query`; the last answer, where patience ends.
+
+        Raises:
+            OutOfTimeError: ``give_up_s`` comes while the server is still busy.
+        """
+
+        async def attempt() -> Reply | None:
+            return await self.client.query(path, data)
 
         def trouble_of(reply: Reply | None) -> Trouble | None:
             if reply is None:
@@ -78,18 +87,30 @@ class Patience:
                 return None
             return Trouble(f"HTTP {reply.status}", reply.retry_after_s)
 
-        return await self._until(lambda: self.client.query(path, data), trouble_of)
+        return await self._until(path, attempt, trouble_of)
 
     async def optional(self, path: str, data: Any = None) -> Reply | None:
-        """As `query`, of a page that the server may do without."""
-        short = replace(self, allowed_s=OPTIONAL_PATIENCE_S, _lost_s=0.0)
-        return await short.query(path, data)
+        """As `query`, of a page that the server may do without; says but once that it waits.
+
+        All such pages share `OPTIONAL_PATIENCE_S` from the first that fails: a proxy may fail at
+        every page that its server does not have.
+        """
+        said: list[str] = []
+
+        def report(text: str) -> None:
+            if not said:
+                self.report(text)
+            said.append(text)
+
+        patient = replace(self, report=report, _optional=True)
+        return await patient.query(path, data)
 
     async def generate(self, server: Server, prompt_json: str, ask: Ask) -> Record:
         """As `Client.generate`; the record of the last attempt.
 
         Raises:
             ServefitError: the server hangs, see `ANSWER_TIMEOUT_S`.
+            OutOfTimeError: as `query`.
         """
         body = server.body(prompt_json, ask)
 
@@ -112,10 +133,21 @@ class Patience:
                 return Trouble(f"{kind}: {record.detail}", record.retry_after_s)
             return None
 
-        return await self._until(attempt, trouble_of)
+        return await self._until(PATHS[server.endpoint], attempt, trouble_of)
+
+    def _spent(self, now_s: float, allowed_s: float) -> bool:
+        """Whether patience, at ``now_s``, is at its end."""
+        if not self._optional:
+            return self._lost_s > allowed_s
+        if not self._optional_until_s:
+            self._optional_until_s.append(time.perf_counter() + OPTIONAL_PATIENCE_S)
+        return now_s > self._optional_until_s[0]
 
     async def _until(
-        self, attempt: Callable[[], Awaitable[T]], trouble_of: Callable[[T], Trouble | None]
+        self,
+        path: str,
+        attempt: Callable[[], Awaitable[T]],
+        trouble_of: Callable[[T], Trouble | None],
     ) -> T:
         """The first result without trouble, or the last one before patience ends."""
         pause_s = FIRST_PAUSE_S
@@ -131,9 +163,12 @@ class Patience:
             now_s = time.perf_counter()
             self._lost_s += now_s - begun_s + wait_s
             allowed_s = self.allowed_s if self._met else min(self.allowed_s, STRANGER_PATIENCE_S)
-            in_time = self._lost_s <= allowed_s and now_s + wait_s <= self.give_up_s
-            if not in_time or not self.alive():
+            if self._spent(now_s + wait_s, allowed_s) or not self.alive():
                 return result
-            self.report(f"{trouble.reason}; asking again in {wait_s:.1f} s")
+            if now_s + wait_s > self.give_up_s:
+                if self._met:
+                    raise OutOfTimeError
+                return result
+            self.report(f"{path}: {trouble.reason}; asking again in {wait_s:.1f} s")
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -109,10 +109,8 @@ def cross(
         raise ServefitError(f"arrivals {paced[0]}: only arrivals at a rate have a kind: give rate")
     if rates and kinds and not paced:
         raise ServefitError(f"rate = {rates[0]:g}: arrivals trace has the trace's own")
-    loads += [
-        Point(rate_per_s=r, arrivals=kind)
-        for r, kind in itertools.product(rates, paced or ["poisson"])
-    ]
+    paced = paced or ["poisson"]
+    loads += [Point(rate_per_s=r, arrivals=k) for r, k in itertools.product(rates, paced)]
     if "trace" in kinds:
         if not traces:
             raise ServefitError("arrivals trace: there is no trace to replay: give --trace FILE")

@@ -94,7 +94,10 @@ async def _try(patience: Patience, server: Server) -> Record:
     record = await patience.generate(server, json.dumps(prompt), Ask(PROBE_TOKENS, 2))
     if record.outcome != "completed" and record.error not in REFUSALS:
         route = PATHS[server.endpoint]
-        raise ServefitError(f"{patience.client.url}: {route}: {record.error}: {record.detail}")
+        text = f"{patience.client.url}: {route}: {record.error}: {record.detail}"
+        if server.token_ids:  # which this server may not be made for
+            text += ": if that is the list of token ids, try --prompts text"
+        raise ServefitError(text)
     return record
 
 
