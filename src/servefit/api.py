@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servefit import laws
-from servefit.calibration import Calibration, load_calibration
+from servefit.calibration import Calibration, Reading, load_calibration
 from servefit.errors import ServefitError
 from servefit.hardware import Hardware, get_hardware
 from servefit.laws import Law, Prediction
@@ -22,7 +22,8 @@ from servefit.workload import Workload
 
 if TYPE_CHECKING:
     # Tables need polars, which what starts from a calibration does without: imported when used.
-    from servefit.observations import BatchFrom, ContextFrom
+    from servefit.calibration import BatchFrom
+    from servefit.observations import ContextFrom
     from servefit.runs.table import RunTable
 
 _T = TypeVar("_T")
@@ -72,16 +73,25 @@ def fit(
 
     law = law or default_law(runs)
     chosen = laws.get_law(law) if isinstance(law, str) else law
+    hardware = as_hardware(gpu)
     if runs.kind == "steps":
         if isinstance(context_from, Workload):
             raise ServefitError("engine steps carry their own contexts: leave the workload out")
-        steps = observe_steps(runs.frame, gpu=as_hardware(gpu))
+        steps = observe_steps(runs.frame, gpu=hardware)
         calibration, unusable = chosen.fit(steps), steps.unusable
+        reading = Reading(gpu=hardware)
     else:
+        reading = Reading(
+            batch_from=batch_from,
+            context_from="lengths" if isinstance(context_from, Workload) else context_from,
+            workload=context_from if isinstance(context_from, Workload) else None,
+            gpu=hardware,
+        )
         observed = observe(
-            runs.frame, batch_from=batch_from, context_from=context_from, gpu=as_hardware(gpu)
+            runs.frame, batch_from=batch_from, context_from=context_from, gpu=hardware
         )
         calibration, unusable = chosen.fit(observed.observations), observed.unusable
+    calibration = replace(calibration, reading=reading)
     if not unusable:
         return calibration
     listed = "; ".join(f"row {row}: {reason}" for row, reason in unusable[:5])

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -18,6 +18,10 @@ from servefit.hardware import Hardware
 from servefit.models import ModelShape
 from servefit.parameters import FittedParameter
 from servefit.points import FloatArray, Points
+from servefit.workload import Workload
+
+#: The batch of a row that a law is given: the mean that ran, or the server's cap.
+BatchFrom = Literal["mean_batch", "max_num_seqs"]
 
 #: Raised by one when an older servefit could no longer read the file.
 FORMAT_VERSION = 1
@@ -61,6 +65,36 @@ class Residual:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the rows of a table became what the law was fitted on, see `servefit.observations`.
+
+    Attributes:
+        batch_from: the batch that the law was given.
+        context_from: its context: derived from the lengths (or the workload), or measured.
+        workload: how the lengths behind the rows' means were said to be mixed.
+        gpu: what the rows were said to have run on, in place of what they name.
+    """
+
+    batch_from: BatchFrom = "mean_batch"
+    context_from: Literal["lengths", "mean_live_tokens"] = "lengths"
+    workload: Workload | None = None
+    gpu: Hardware | None = None
+
+    def __str__(self) -> str:
+        """As options of `servefit fit`; empty where every one is its default."""
+        words = []
+        if self.batch_from != "mean_batch":
+            words.append(f"--batch-from {self.batch_from}")
+        if self.context_from != "lengths":
+            words.append(f"--context-from {self.context_from}")
+        if self.workload is not None:
+            words.append(f"--workload {self.workload.source}")
+        if self.gpu is not None:
+            words.append(f"--gpu {self.gpu.name}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
 class Calibration:
     """A fitted law.
 
@@ -80,6 +114,7 @@ class Calibration:
         features: what the rows had beyond a dense model on one GPU, see `servefit.laws.features`.
         discrepancies: what a prediction is off by outside, by factor; empty where not estimated.
         runs_fingerprint: SHA-256 of the training observations.
+        reading: how these were read from their rows.
         versions: of servefit and of what it computed with.
         notes: what a reader must know, one sentence each.
     """
@@ -98,6 +133,7 @@ class Calibration:
     features: tuple[str, ...] = ()
     discrepancies: Mapping[str, Discrepancy] = field(default_factory=dict)
     runs_fingerprint: str = ""
+    reading: Reading = Reading()
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

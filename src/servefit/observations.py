@@ -9,6 +9,8 @@ from typing import Literal, TypeVar
 import numpy as np
 import polars as pl
 
+from servefit.calibration import BatchFrom as BatchFrom
+from servefit.calibration import Reading
 from servefit.errors import ServefitError
 from servefit.hardware import UNKNOWN, Hardware, get_hardware
 from servefit.laws import Observations, StepObservations
@@ -16,7 +18,6 @@ from servefit.models import ModelShape, get_model
 from servefit.points import EngineSteps, FloatArray, IntArray, Points, Serving
 from servefit.workload import Workload
 
-BatchFrom = Literal["mean_batch", "max_num_seqs"]
 ContextFrom = Literal["lengths", "mean_live_tokens"] | Workload
 
 _T = TypeVar("_T", bound=Hashable)
@@ -116,6 +117,25 @@ def observe(
         itl_s=columns.number("itl_mean_s")[index],
     )
     return Observed(observations, index, unusable)
+
+
+def observe_as(frame: pl.DataFrame, reading: Reading) -> Observed:
+    """`observe` with the choices of a calibration's fit.
+
+    Raises:
+        ServefitError: as `observe`.
+    """
+    try:
+        return observe(
+            frame,
+            batch_from=reading.batch_from,
+            context_from=reading.workload or reading.context_from,
+            gpu=reading.gpu,
+        )
+    except ServefitError as error:
+        if reading == Reading():
+            raise
+        raise ServefitError(f"{error} (rows are read as for the fit: {reading})") from None
 
 
 def observe_steps(frame: pl.DataFrame, *, gpu: Hardware | None = None) -> StepObservations:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from servefit import api
 from servefit.advise import parse_slos
-from servefit.calibration import Calibration
+from servefit.calibration import Calibration, Reading
 from servefit.report.page import html
 from servefit.report.view import Question, look
 from tests.cli.conftest import Run
@@ -171,3 +172,37 @@ def test_mistakes_are_one_line(
     assert outcome.status == 2
     assert said in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_rows_are_read_as_for_the_fit(run: Run, runs: Path, tmp_path: Path) -> None:
+    lines = runs.read_text().splitlines()
+    lines[0] += ",mean_live_tokens,total_tokens_per_s"
+    for at, line in enumerate(lines[1:], 1):
+        cells = line.split(",")
+        output, batch, e2e = float(cells[3]), float(cells[4]), float(cells[6])
+        cells[5] = f"{2 * batch:g}"
+        more = (f"{batch * 200:g}", f"{batch * (128 + output) / e2e:.8g}")
+        lines[at] = ",".join([*cells, *more])
+    runs.write_text("\n".join(lines) + "\n")
+    fit, path = tmp_path / "other.json", tmp_path / "r.html"
+    read = ("--batch-from", "max_num_seqs", "--context-from", "mean_live_tokens")
+    assert run("fit", runs, *read, "-o", fit).status == 0
+    outcome = run("report", fit, "--runs", runs, "--model", SMALL, *LENGTHS, "-o", path)
+    assert outcome.status == 0, outcome.err
+    words = path.read_text()
+    assert "not in the fit" not in words
+    assert " ".join(read) in words
+    trained = api.as_calibration(fit).train_mape_pct["total_tokens_per_s"]
+    assert f"off by {trained:.1f} % on average" in words
+
+
+def test_a_calibration_remembers_how_its_rows_were_read(run: Run, runs: Path) -> None:
+    mix = "il=128,ol=256,cv_il=1,cv_ol=1"
+    outcome = run("fit", runs, "--workload", mix, "--gpu", "A100-80GB", "-o", "-")
+    fit = Calibration.from_json(outcome.out)
+    assert fit.reading.gpu is not None
+    assert str(fit.reading) == "--workload il=128,ol=256,cv_il=1,cv_ol=1,corr=0 --gpu A100-80GB"
+    before = json.loads(outcome.out)
+    del before["reading"]
+    assert Calibration.from_json(json.dumps(before)).reading == Reading()

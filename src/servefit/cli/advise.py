@@ -137,6 +137,7 @@ def command(
 
 
 def _draw(path: str, source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> None:
+    from servefit import api
     from servefit.cli.view import asked_view
     from servefit.figures import save
     from servefit.report.figures import main_figure
@@ -144,7 +145,7 @@ def _draw(path: str, source: str, asked: dict[str, Any], schedule: dict[str, Any
 
     if source == "-":
         raise ServefitError("--plot reads the CALIBRATION once more: give it as a file, not as -")
-    view = asked_view(source, asked, schedule)
+    view = asked_view(api.as_calibration(source), asked, schedule)
     save(main_figure(view, series(view)), path)
 
 

@@ -98,10 +98,11 @@ def command(
 
     if where and not runs:
         raise ServefitError("--where selects rows of --runs: give these too")
+    fit = api.as_calibration(calibration)
     session = Session(
-        api.as_calibration(calibration),
+        fit,
         name=calibration,
-        source=source_of(common.load_rows(runs, where)) if runs else None,
+        source=source_of(common.load_rows(runs, where), fit.reading) if runs else None,
         workloads=_workloads(traces),
         models={text: get_model(text) for text in models},
         gpus={text: get_hardware(text) for text in gpus},

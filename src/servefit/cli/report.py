@@ -66,13 +66,16 @@ def command(
     servefit report fit.json --runs runs.csv --slo tpot=30ms -o report.html
     servefit report fit.json --input-tokens 250 --output-tokens 390 --format png -o figures
     """
-    from servefit.cli.view import asked_view
+    from servefit import api
+    from servefit.cli.view import asked_view, require
     from servefit.report.source import source_of
 
     if where and not runs:
         raise ServefitError("--where selects rows of --runs: give these too")
-    source = source_of(common.load_rows(runs, where)) if runs else None
-    view = asked_view(calibration, asked, schedule)
+    require("plot", "altair", "jinja2", "vl_convert")
+    fit = api.as_calibration(calibration)
+    source = source_of(common.load_rows(runs, where), fit.reading) if runs else None
+    view = asked_view(fit, asked, schedule)
     if file_format == HTML:
         from servefit.report.page import html
 

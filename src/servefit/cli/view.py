@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _BOUNDS = ("max_num_batched_tokens", "kv_capacity_tokens")
 
 
-def asked_view(source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> View:
-    """The view of the question that the options ask of a calibration file.
+def asked_view(fit: Calibration, asked: dict[str, Any], schedule: dict[str, Any]) -> View:
+    """The view of the question that the options ask of a calibration.
 
     Args:
-        source: as `servefit.api.as_calibration` takes it.
+        fit: the calibration.
         asked: the options of `servefit.cli.question.question_options`, by name.
         schedule: see `servefit.cli.serving.schedule_options`.
 
@@ -33,7 +33,6 @@ def asked_view(source: str, asked: dict[str, Any], schedule: dict[str, Any]) -> 
     from servefit.report.view import Question, look
     from servefit.units import parse_bytes
 
-    fit = api.as_calibration(source)
     use_only_lengths(asked, fit)
     workload = given_workload(asked)
     slos, other = parse_slos(asked.pop("slo_texts")), asked.pop("other_memory")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from servefit.calibration import Reading
 from servefit.laws import Observations
-from servefit.observations import observe
+from servefit.observations import observe_as
 from servefit.runs.table import RunTable
 
 #: Columns that say what was measured, when and on what, and how they are called.
@@ -43,14 +44,20 @@ class Source:
     problems: Sequence[str] = ()
 
 
-def source_of(table: RunTable) -> Source:
+def source_of(table: RunTable, reading: Reading) -> Source:
     """A checked table of runs as a report shows it.
+
+    Args:
+        table: the runs.
+        reading: how the calibration read its own, see `Calibration.reading`.
 
     Raises:
         ServefitError: no row can be used; a model or GPU is unknown.
     """
-    observed = observe(table.frame)
+    observed = observe_as(table.frame, reading)
     facts = [("Runs", f"{table.frame.height} rows of {', '.join(map(_name, table.paths))}")]
+    if str(reading):
+        facts.append(("Rows are read as for the fit", str(reading)))
     for column, name in FACTS.items():
         if column not in table.frame.columns:
             continue
