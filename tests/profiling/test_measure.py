@@ -243,6 +243,20 @@ def test_itl_is_per_token_where_chunks_are_counted(stub: Stub) -> None:
     assert "itl_per_chunk" not in (row["flags"] or "")
 
 
+@pytest.mark.parametrize("usage", ["continuous", "final"])
+def test_several_tokens_in_the_first_chunk_make_tpot_low_and_the_row_says_so(
+    stub: Stub, usage: str
+) -> None:
+    stub.script(step_s=0.004, tokens_per_chunk=4, usage=usage)
+    _, _, row = measured(stub, point(2, outputs=17))
+    assert row["tpot_mean_s"] == pytest.approx(13 / 16 * 0.004, rel=0.1)
+    tokens, low = ("4", "19%") if usage == "continuous" else ("3.4", "15%")  # 17 in 5 chunks
+    assert f"first_tokens: {tokens} at once on average, so TPOT is {low} low" in row["flags"]
+    stub.script(step_s=0.004, usage=usage)
+    _, _, row = measured(stub, point(2, outputs=17))
+    assert "first_tokens" not in (row["flags"] or "")
+
+
 def test_a_few_failures_are_counted_and_the_point_goes_on(stub: Stub) -> None:
     faults = [{"kind": "cut", "at": [30]}, {"kind": "429", "at": [31]}]
     stub.script(step_s=0.004, faults=faults)

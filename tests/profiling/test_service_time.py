@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from servefit.cli.profile import _cells
 from servefit.profiling.engines import read_metrics
+from servefit.profiling.flags import flags_of
 from servefit.profiling.measure import Measurement
 from servefit.profiling.metrics import Metrics
 from servefit.profiling.plan import Point
 from servefit.profiling.record import Ask, Record
-from servefit.profiling.rows import measured_row, percentiles
+from servefit.profiling.rows import mean_itl, measured_row, percentiles
 from servefit.profiling.server import Server
 from servefit.profiling.window import Requests, Window
 
@@ -101,3 +103,34 @@ def test_vllm_reports_service_and_prefill_times():
     found = read_metrics(text, "vllm")
     assert found["service_time_s"] == found["prefill_time_s"] == 8.0
     assert found["service_count"] == found["prefill_count"] == 2.0
+
+
+def test_tokens_read_together_with_the_first_are_not_divided_by() -> None:
+    """The first two chunks came in one piece: one gap of 3 s for three tokens."""
+    record = Record(Ask(10, 6), 0.0, sent_s=0.0, first_token_s=5.0, last_token_s=8.0)
+    record.chunk_s, record.chunk_tokens = [5.0, 5.0, 8.0], [1, 2, 3]
+    assert (record.first_tokens, record.later_tokens) == (3, 3)
+    assert mean_itl([record]) == (pytest.approx(1.0), pytest.approx(3.0))
+
+
+def test_counts_of_zero_tokens_give_no_time_per_token() -> None:
+    record = Record(Ask(10, 6), 0.0, sent_s=0.0, first_token_s=5.0, last_token_s=8.0)
+    record.chunk_s, record.chunk_tokens = [5.0, 8.0], [0, 0]
+    assert mean_itl([record]) == (None, pytest.approx(3.0))
+
+
+def test_the_table_shows_an_unknown_time_without_a_unit() -> None:
+    found = row({})
+    assert _cells(found)[-4:-1] == ["5000 ms", "1000 ms", "8 s"]
+    unknown = found | {"tpot_mean_s": None, "e2e_with_queue_mean_s": None}
+    assert _cells(unknown)[-4:-1] == ["5000 ms", "?", "?"]
+
+
+def test_late_sends_are_told_by_their_mean_and_their_number() -> None:
+    """All by 1 ms of an E2E of 20 ms: none is late by much, all of them by too much."""
+    record = Record(Ask(10, 4), 6.5, sent_s=6.501, first_token_s=6.51, last_token_s=6.521)
+    record.finished_s, record.outcome = 6.521, "completed"
+    window = Window(6.0, 8.0, Requests([record]), Requests(), in_flight=1.0, growth=0.0)
+    m = Measurement(window, (0.01, 0.01), "precision", 1.0, Metrics(), [0.0], [record])
+    flags = list(flags_of(Point(1, input_length="10", output_length="4"), m))
+    assert "client_late: sends 1 ms late on average, 0 of 1 by more than 5 ms" in flags

@@ -52,7 +52,8 @@ NOT_AUTO = ("rate", "arrivals", "trace", "repeats", "plan")
     "--trace",
     metavar="FILE",
     type=click.Path(),
-    help="CSV of arrival_s, input_tokens, output_tokens: lengths from there.",
+    help="CSV of arrival_s, input_tokens, output_tokens (or as Azure publishes them): lengths "
+    "from there.",
 )
 @click.option(
     "--set",
@@ -239,9 +240,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    def show(name: str, form: str, factor: float = 1.0) -> str:
+    def show(name: str, form: str, factor: float = 1.0, unit: str = "") -> str:
         value = row[name]
-        return "?" if value is None else format(value * factor, form)
+        return "?" if value is None else format(value * factor, form) + unit
 
     return [
         _load(row),
@@ -250,9 +251,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         show("mean_batch", ".4g"),
         show("total_tokens_per_s", ",.1f"),
         show("total_tokens_per_s_rel_err", ".1%"),
-        show("ttft_with_queue_mean_s", ".4g", 1e3) + " ms",
-        show("tpot_mean_s", ".4g", 1e3) + " ms",
-        show("e2e_with_queue_mean_s", ".4g") + " s",
+        show("ttft_with_queue_mean_s", ".4g", 1e3, " ms"),
+        show("tpot_mean_s", ".4g", 1e3, " ms"),
+        show("e2e_with_queue_mean_s", ".4g", unit=" s"),
         row["flags"] or "",
     ]
 

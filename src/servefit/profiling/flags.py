@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from servefit.profiling.lag import mean_wait_s
 from servefit.profiling.measure import Measurement
 from servefit.profiling.plan import Point
+from servefit.profiling.record import Record
 from servefit.profiling.window import tokens_of
 
 #: A request sent so much after its time is late; the event loop's own timers are exact to 1 ms.
@@ -21,6 +22,8 @@ MAX_LAG_SHARE, MIN_LAG_S = 0.1, 0.003
 MAX_WAIT_SHARE, MIN_WAIT_S = 0.02, 0.0005
 #: A larger share of prompt tokens found in a prefix cache makes prefill look faster than it is.
 MAX_CACHED_SHARE = 0.02
+#: With more than this share of the tokens after the first at the first one's time, TPOT is low.
+MAX_TPOT_SHARE = 0.02
 #: A closed loop whose mean load is below this share of what was asked measured another load.
 MIN_HELD_SHARE = 0.95
 #: Client and server disagree on the tokens per second beyond this relative difference, and beyond
@@ -61,6 +64,7 @@ def flags_of(point: Point, m: Measurement) -> Iterable[str]:
         yield f"output_length_unsure: {unsure} of {len(done)} did not end by length"
     if any(len(r.chunk_s) > 1 and None in r.chunk_tokens for r in done):
         yield "itl_per_chunk: the server does not count the tokens of each chunk"
+    yield from _first_tokens(done)
     if reasoning:
         yield f"reasoning: {reasoning} of {len(done)}"
     if m.left_out:
@@ -82,6 +86,22 @@ def flags_of(point: Point, m: Measurement) -> Iterable[str]:
     yield from _client(m)
 
 
+def _first_tokens(done: Iterable[Record]) -> Iterable[str]:
+    """Whether so many tokens come together as the first that TPOT is lower than their period.
+
+    TPOT = (E2E - TTFT)/(n - 1) takes them as one; with k of them, n - k came in that time.
+    """
+    known = [
+        (r.first_tokens, r.output_tokens - 1)
+        for r in done
+        if r.first_tokens is not None and r.output_tokens is not None and r.output_tokens > 1
+    ]
+    low = mean_of((first - 1) / others for first, others in known)
+    if low > MAX_TPOT_SHARE:
+        tokens = mean_of(first for first, _ in known)
+        yield f"first_tokens: {tokens:.3g} at once on average, so TPOT is {low:.0%} low"
+
+
 def _client(m: Measurement) -> Iterable[str]:
     """Whether the client kept up with its own load."""
     done, late_s = m.window.completed.records, lateness_s(m)
@@ -90,7 +110,10 @@ def _client(m: Measurement) -> Iterable[str]:
     if late > MAX_LATE_SHARE * len(late_s) or mean_late_s > MAX_LATE_SHARE * mean_of(
         r.e2e_s for r in done
     ):
-        yield f"client_late: {late} of {len(late_s)} sends, {mean_late_s * 1e3:.1f} ms on average"
+        yield (
+            f"client_late: sends {mean_late_s * 1e3:.2g} ms late on average, {late} of "
+            f"{len(late_s)} by more than {LATE_S * 1e3:g} ms"
+        )
     lag_s, wait_s = quantile(m.lag_s, 0.99), mean_wait_s(m.lag_s)
     tpot_s, ttft_s = mean_of(r.tpot_s for r in done), mean_of(r.ttft_s for r in done)
     if lag_s is None:

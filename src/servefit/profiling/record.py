@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -83,6 +84,28 @@ class Record:
             return None
         assert self.output_tokens is not None  # for the type checker
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
+
+    @property
+    def first_tokens(self) -> float | None:
+        """Tokens that came together as the first; ``None``: unknown.
+
+        By the server's counts, else by the mean over chunks where there are fewer than tokens.
+        """
+        first = [n for at_s, n in self._chunks() if at_s == self.first_token_s]
+        if None not in first:
+            return float(sum(n or 0 for n in first))
+        if self.output_tokens is None:
+            return None
+        return max(1.0, self.output_tokens / len(self.chunk_s)) * len(first)
+
+    @property
+    def later_tokens(self) -> int | None:
+        """Tokens that came after them; ``None``: the server did not count them."""
+        later = [n for at_s, n in self._chunks() if at_s != self.first_token_s]
+        return None if None in later else sum(n or 0 for n in later)
+
+    def _chunks(self) -> Iterator[tuple[float, int | None]]:
+        return zip(self.chunk_s, self.chunk_tokens, strict=True)
 
     def fail(self, error: str, detail: str, at_s: float) -> None:
         """Mark as failed."""

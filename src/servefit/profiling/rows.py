@@ -199,15 +199,18 @@ def ttft_in_service(m: Measurement, remainder_s: float) -> float | None:
 
 
 def mean_itl(done: Sequence[Record]) -> tuple[float | None, float | None]:
-    """Mean time between tokens after the first chunk, and between chunks.
+    """Mean time between tokens, and between chunks, after what came first.
 
-    The first is ``None`` unless the server counts the tokens of every chunk.
+    The first is ``None`` unless the server counts the tokens of every chunk that came later.
     """
     between = [gap for record in done for gap in gaps(record)]
-    counts = [tokens for record in done for tokens in record.chunk_tokens[1:]]
+    counts = [record.later_tokens for record in done]
     known = [tokens for tokens in counts if tokens is not None]
-    per_token = sum(between) / sum(known) if known and len(known) == len(counts) else None
-    return per_token, sum(between) / len(between) if between else None
+    counted = sum(known) if len(known) == len(counts) else 0
+    return (
+        sum(between) / counted if counted > 0 else None,
+        sum(between) / len(between) if between else None,
+    )
 
 
 def in_flight_at(record: Record, at_s: float) -> bool:
