@@ -37,6 +37,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 STATIC = {
     "app.js": "text/javascript",
     "answer.js": "text/javascript",
+    "charts.js": "text/javascript",
     "controls.js": "text/javascript",
     "app.css": "text/css",
 }

@@ -1,10 +1,7 @@
 // One configuration's answer, shown in its article. Every number is one that the server worked out.
 
+import { Charts } from "./charts.js";
 import { element } from "./controls.js";
-
-// As vega.Error, which its bundle does not export.
-const ERRORS_ONLY = 1;
-const SETS = ["curve", "measured", "extent", "marks", "slos", "steps"];
 
 export class Side {
   constructor(key, hasRuns) {
@@ -17,8 +14,7 @@ export class Side {
     if (!hasRuns) this.article.querySelectorAll(".key :is(.dot, .ring)").forEach((item) => item.remove());
     const copy = this.part("copy");
     copy.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(this.part("text").textContent);
-      copy.textContent = "Copied";
+      copy.textContent = await copied(this.part("text")) ? "Copied" : "Ctrl+C";
       setTimeout(() => { copy.textContent = "Copy"; }, 1500);
     });
   }
@@ -65,6 +61,11 @@ export class Side {
     if (text) this.link(null);
   }
 
+  // Beside an answer that holds.
+  sayUndrawn(text) {
+    this.part("problems").textContent = text;
+  }
+
   brief() {
     if (this.article.classList.contains("empty")) return this.part("problems").textContent;
     const named = (name) => this.article.querySelector(`[data-figure=${name}]`);
@@ -101,33 +102,33 @@ export class Side {
     this.part("figures").replaceChildren(...valuesOf(this.advice).map((entry) => figure(entry, compared, before.get(entry[0]))));
   }
 
-  async draw(specs) {
-    if (this.views) {
-      for (const view of Object.values(this.views)) {
-        for (const name of SETS) if (holds(view, name)) view.data(name, this.data[name]);
-      }
-      await Promise.all(Object.values(this.views).map((view) => view.runAsync()));
-      return;
-    }
-    this.views = {};
-    const settings = { actions: false, ast: true, renderer: "svg", logLevel: ERRORS_ONLY, tooltip: { theme: document.documentElement.dataset.theme } };
-    for (const place of this.article.querySelectorAll(".chart")) {
-      const spec = { ...specs[place.dataset.chart], datasets: this.data };
-      this.views[place.dataset.chart] = (await vegaEmbed(place, spec, settings)).view;
+  // Said until it can be drawn: what the curves show is of an earlier answer, or nothing.
+  async draw(specs, data) {
+    const places = this.article.querySelectorAll(".chart");
+    this.charts ??= new Charts(places);
+    try {
+      await this.charts.draw(specs, data);
+      this.article.classList.remove("undrawn");
+    } catch (error) {
+      this.article.classList.add("undrawn");
+      for (const place of places) place.replaceChildren();
+      throw error;
     }
   }
 
-  dropViews() {
-    for (const view of Object.values(this.views ?? {})) view.finalize();
-    this.views = null;
+  close() {
+    this.charts?.close();
+    this.article.remove();
   }
 }
 
-function holds(view, name) {
+// A page that is not of this machine has no clipboard without https: then the text is selected.
+async function copied(place) {
   try {
-    view.data(name);
+    await navigator.clipboard.writeText(place.textContent);
     return true;
   } catch {
+    getSelection().selectAllChildren(place);
     return false;
   }
 }

@@ -11,7 +11,8 @@ const defaults = Object.fromEntries(options.fields.map((f) => [f.name, f.default
 const labels = new Map(options.fields.map((field) => [field.name, `${field.label}: `]));
 const state = readUrl(new URLSearchParams(location.search));
 const sides = {};
-let specs = null;
+// Of each theme, once asked for.
+const specs = new Map();
 
 page.source.textContent = `${options.title}, law ${options.law}${options.has_runs ? ", with measured runs" : ""}`;
 const controls = buildControls(page.fields, options.fields, options.folded, changed);
@@ -55,32 +56,68 @@ async function ask(key) {
     return;
   }
   side.asking = true;
-  do {
-    side.again = false;
-    const query = new URLSearchParams(queryOf(state[key])).toString();
-    const [ok, found] = await answerTo(query);
-    if (sides[key] !== side) return;
-    side.errors = ok ? blamed(side, found) : found.errors;
-    sayPlace(side);
-    side.sayProblems(ok ? "" : Object.entries(found.errors).map(([name, error]) => (labels.get(name) ?? "") + error).join("; "));
-    if (ok) {
-      side.show(found, query);
-      showFigures();
-      await side.draw(specs);
-      side.article.dataset.answered = query;
-    }
-    side.article.dataset.asked = query;
-    if (key === state.editing) sayResult();
-  } while (side.again);
-  side.asking = false;
+  try {
+    do {
+      side.again = false;
+      await answer(side);
+    } while (side.again && sides[key] === side);
+  } finally {
+    side.asking = false;
+  }
+}
+
+async function answer(side) {
+  const query = new URLSearchParams(queryOf(state[side.key])).toString();
+  const [ok, found] = await answerTo(query);
+  if (sides[side.key] !== side) return;
+  side.errors = ok ? blamed(side, found) : found.errors;
+  sayPlace(side);
+  side.sayProblems(ok ? "" : Object.entries(found.errors).map(([name, error]) => (labels.get(name) ?? "") + error).join("; "));
+  if (ok) {
+    side.show(found, query);
+    showFigures();
+    await draw(side);
+    side.article.dataset.answered = query;
+  }
+  side.article.dataset.asked = query;
+  if (side.key === state.editing) sayResult();
+}
+
+// What cannot be drawn is said; the next answer is drawn anew.
+async function draw(side) {
+  try {
+    const specs = await specsNow();
+    await side.draw(specs, side.data);
+  } catch (error) {
+    side.sayUndrawn(`the charts could not be drawn (${error.message}): reload the page`);
+  }
+}
+
+// Those of the theme that the page has once they are there.
+async function specsNow() {
+  const { theme } = document.documentElement.dataset;
+  if (!specs.has(theme)) specs.set(theme, chartsOf(theme));
+  const found = await specs.get(theme).catch((error) => {
+    specs.delete(theme);
+    throw error;
+  });
+  return theme === document.documentElement.dataset.theme ? found : specsNow();
+}
+
+async function chartsOf(theme) {
+  const response = await fetch(`/api/charts?theme=${theme}`);
+  if (!response.ok) throw new Error(`the server answers ${response.status}`);
+  return response.json();
 }
 
 async function answerTo(query) {
+  let response = null;
   try {
-    const response = await fetch(`/api/view?${query}`);
+    response = await fetch(`/api/view?${query}`);
     return [response.ok, await response.json()];
   } catch {
-    return [false, { errors: { "": "the server does not answer: is servefit explore still running?" } }];
+    const why = response ? `the server refuses this (status ${response.status})` : "the server does not answer: is servefit explore still running?";
+    return [false, { errors: { "": why } }];
   }
 }
 
@@ -88,8 +125,10 @@ async function answerTo(query) {
 // in a URL just opened, beside the one that the server names.
 function blamed(side, found) {
   const beside = found.beside ?? {};
-  if (found.advice.feasible) side.culprit = null;
-  else if (side.advice?.feasible) side.culprit = side.touched;
+  const { feasible, constraint } = found.advice;
+  if (feasible) side.culprit = null;
+  else if (side.advice?.feasible) side.culprit = { ...side.touched, constraint };
+  else if (side.culprit?.constraint !== constraint) side.culprit = null;
   const { name, value } = side.culprit ?? {};
   if (!found.beside || value === undefined || state[side.key][name] !== value) return beside;
   return { [name]: Object.values(beside)[0] };
@@ -143,8 +182,7 @@ page.editing.addEventListener("change", (event) => {
 });
 page.compare.addEventListener("click", () => {
   if (state.b) {
-    sides.b.dropViews();
-    sides.b.article.remove();
+    sides.b.close();
     delete sides.b;
     state.b = null;
     state.editing = "a";
@@ -163,13 +201,11 @@ page.compare.addEventListener("click", () => {
   window.dispatchEvent(new Event("resize"));
 });
 
-async function useTheme(theme) {
+function useTheme(theme) {
   document.documentElement.dataset.theme = theme;
   page.theme.textContent = theme === "dark" ? "Light" : "Dark";
-  specs = await (await fetch(`/api/charts?theme=${theme}`)).json();
   for (const side of Object.values(sides)) {
-    side.dropViews();
-    if (side.data) await side.draw(specs);
+    if (side.data) draw(side);
   }
 }
 page.theme.addEventListener("click", () => {
@@ -178,7 +214,7 @@ page.theme.addEventListener("click", () => {
   useTheme(theme);
 });
 
-await useTheme(localStorage.getItem("servefit-theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+useTheme(localStorage.getItem("servefit-theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 layOut();
 addSide("a");
 if (state.b) addSide("b");

@@ -102,7 +102,7 @@ function number(field, row, changed) {
   const slider = field.optional || field.beside ? null : element("input", { type: "range", min: 0, max: STEPS, step: 1 });
   row.add(field.name, main, ...(slider ? [slider] : []));
   const place = (text) => {
-    if (!slider) return;
+    if (!slider || !isNumber(text)) return;
     slider.value = String(toSlider(field, Number(text)));
     slider.setAttribute("aria-valuetext", `${text} ${field.unit}`.trim());
   };
@@ -120,9 +120,9 @@ function number(field, row, changed) {
   // Keys go by the field's own step, whatever the slider's resolution.
   slider?.addEventListener("keydown", (event) => {
     const by = KEYS[event.key];
-    if (!by) return;
+    if (!by || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const now = Number(main.value);
+    const now = isNumber(main.value) ? Number(main.value) : fromSlider(field, Number(slider.value));
     put(rounded(field, field.log ? now * 1.02 ** by + by * field.step : now + by * field.step));
   });
   return {
@@ -134,7 +134,10 @@ function number(field, row, changed) {
   };
 }
 
+const isNumber = (text) => text.trim() !== "" && Number.isFinite(Number(text));
+
 function fromSlider(field, at) {
+  if (at >= STEPS) return field.high;
   const share = at / STEPS;
   const value = field.log
     ? field.low * (field.high / field.low) ** share
@@ -143,17 +146,18 @@ function fromSlider(field, at) {
 }
 
 function toSlider(field, value) {
-  const inside = Math.min(Math.max(Number.isFinite(value) ? value : field.low, field.low), field.high);
+  const inside = Math.min(Math.max(value, field.low), field.high);
   const share = field.log
     ? Math.log(inside / field.low) / Math.log(field.high / field.low)
     : (inside - field.low) / (field.high - field.low);
   return Math.round(share * STEPS);
 }
 
+// Within the field's ends, which need not be round themselves.
 function rounded(field, value) {
-  const inside = Math.min(Math.max(value, field.low), field.high);
-  const stepped = Math.round(inside / field.step) * field.step;
-  return Number((field.log ? Number(stepped.toPrecision(3)) : stepped).toFixed(6));
+  const stepped = Math.round(value / field.step) * field.step;
+  const round = Number((field.log ? Number(stepped.toPrecision(3)) : stepped).toFixed(6));
+  return Math.min(Math.max(round, field.low), field.high);
 }
 
 export function element(name, properties = {}) {
