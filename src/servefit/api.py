@@ -129,7 +129,8 @@ def points_of(
     Args:
         calibration: a fitted law, or priors.
         model, gpu: names, paths, or the objects themselves. A name that the calibration has seen
-            is what it has seen, whether or not the catalogue or a file still knows it.
+            is what it has seen, whether or not the catalogue or a file still knows it; so is a
+            model by path or short name, see `as_seen`.
         input_tokens, output_tokens: lengths of equal requests.
         workload: lengths that are mixed, in their place.
         batch: requests that run at once, or the cap where ``serving.batch_is_cap``.
@@ -152,7 +153,7 @@ def points_of(
         raise ServefitError("points need input_tokens and output_tokens, or a workload")
     shape = (
         _named(calibration.models, model)
-        or as_model(model)
+        or (as_seen(calibration, get_model(model)) if isinstance(model, str) else model)
         or only(calibration.models, "model", "--model")
     )
     hardware = (
@@ -170,6 +171,19 @@ def points_of(
         serving=serving,
     )
     return points if workload is None else points.with_workload(workload)
+
+
+def as_seen(calibration: Calibration, model: ModelShape) -> ModelShape:
+    """The model in the number formats that it was measured in, where the fit has seen just it.
+
+    A config's float32 is taken as bfloat16, as engines on GPUs serve it; the rows know better.
+    """
+
+    def bare(shape: ModelShape) -> ModelShape:
+        return replace(shape, weight_dtype="", kv_cache_dtype="", source="", notes=())
+
+    found = [each for each in calibration.models if bare(each) == bare(model)]
+    return found[0] if len(found) == 1 else model
 
 
 def as_calibration(source: str | Path) -> Calibration:

@@ -16,6 +16,7 @@ from servefit.explore.fields import FieldError
 from servefit.explore.session import Session, question_asked, slo_texts
 from servefit.plain import to_plain
 from servefit.report.figures import interval_name
+from servefit.report.matching import matching
 from servefit.report.series import series
 from servefit.report.view import View, look
 
@@ -65,6 +66,10 @@ def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
             f"{caps[-1]:,} caps fit: {caps.size:,} of them were tried here, all those that an SLO, "
             "a limit or epsilon turns on; `servefit advise` tries every one"
         ]
+    observations = None if session.source is None else session.source.observations
+    if observations is not None:
+        found = matching(view, observations)
+        notes += [] if found.drawn.any() else [found.sentence.removesuffix(".")]
     shown: dict[str, Any] = {
         "sentence": view.sentence,
         "interval": interval_name(view),
@@ -83,7 +88,6 @@ def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(answer, Advice):
         shown["advice"] = advice_as_json(answer, view.warnings)
         shown["memory"] = [*memory_sentences(answer), *replica_sentences(answer)]
-    observations = None if session.source is None else session.source.observations
     return {**to_plain(shown), "series": series(view, observations)}
 
 

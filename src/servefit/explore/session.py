@@ -76,7 +76,7 @@ class Session:
         if len(seen) == 1:
             return seen[0]
         if name in self.models:
-            return self.models[name]
+            return api.as_seen(self.calibration, self.models[name])
         known = [m.shape(name) for m in list_models() if name in m.names]
         return [*known, *seen][0]
 

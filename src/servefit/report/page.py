@@ -12,8 +12,10 @@ from servefit.advise.curve import LATENCIES
 from servefit.advise.decision import Candidate
 from servefit.advise.words import memory_sentences, replica_sentences
 from servefit.figures import styled
+from servefit.laws import Observations
 from servefit.report import figures
-from servefit.report.fit import Goodness, goodness, parameter_rows
+from servefit.report.fit import Goodness, goodness, in_fit, parameter_rows
+from servefit.report.matching import matching
 from servefit.report.source import Source
 from servefit.report.view import View
 from servefit.units import format_bytes, format_duration, format_rate
@@ -54,12 +56,25 @@ def _content(view: View, source: Source | None) -> dict[str, Any]:
             for name, figure in pictures.items()
         },
         "why": _why(view),
+        "dots": _dots(view, observations),
         "fit": _fit(fit),
         "parameters": [_parameter(row) for row in parameter_rows(view.calibration)],
         "prior": view.calibration.law == "step",
         "facts": _facts(view, source),
         "notes": [*view.calibration.notes, *(() if source is None else source.problems)],
     }
+
+
+def _dots(view: View, observations: Observations | None) -> str:
+    """What the dots are: how many of the runs are drawn, and whether the fit knew them."""
+    if observations is None:
+        return ""
+    found = matching(view, observations)
+    hollow = bool((found.drawn & ~in_fit(view.calibration, observations)).any())
+    return (
+        f"Dots: measured runs. {found.sentence}"
+        f"{' Hollow ones were not in the fit.' if hollow else ''}"
+    )
 
 
 def data_uri(chart: Any) -> str:

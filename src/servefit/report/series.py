@@ -14,10 +14,10 @@ import numpy as np
 from servefit.advise import Advice
 from servefit.laws import Observations
 from servefit.memory import GIB
-from servefit.models import ModelShape
 from servefit.plain import to_plain
-from servefit.points import BoolArray, FloatArray
+from servefit.points import FloatArray
 from servefit.report.fit import in_fit
+from servefit.report.matching import matching
 from servefit.report.view import View
 
 Row = dict[str, Any]
@@ -31,8 +31,6 @@ LATENCY_COLUMNS: Mapping[str, tuple[str, float]] = {
 SAME_PLACE = 1.04
 #: Labels of marks that lie nearer than this would overlap side by side.
 SIDE_BY_SIDE = 1.35
-#: Lengths that differ by less are those asked about.
-SAME_LENGTH = 0.02
 
 
 def series(view: View, observations: Observations | None = None) -> dict[str, list[Row]]:
@@ -40,8 +38,7 @@ def series(view: View, observations: Observations | None = None) -> dict[str, li
 
     Args:
         view: a question with its answer.
-        observations: measured runs; those of the question's model, GPU, parallelism and lengths
-            are drawn.
+        observations: measured runs; those that belong to the question are drawn.
     """
     curve = curve_rows(view)
     measured = [] if observations is None else measured_rows(view, observations)
@@ -78,28 +75,12 @@ def curve_rows(view: View) -> list[Row]:
     return _rows({name: np.asarray(values)[drawn] for name, values in columns.items()})
 
 
-def matching(view: View, observations: Observations) -> BoolArray:
-    """Which observations are of the question's model, GPU, parallelism and lengths."""
-    asked, ran = view.question.points, observations.points
-    same_model = np.array([_formats(m) == _formats(asked.models[0]) for m in ran.models])
-    same_gpu = np.array([h.name == asked.hardware[0].name for h in ran.hardware])
-    same = same_model[ran.model_index] & same_gpu[ran.hardware_index]
-    same &= ran.tensor_parallel_size == asked.tensor_parallel_size
-    for name in ("input_tokens", "output_tokens"):
-        same &= np.abs(getattr(ran, name) / getattr(asked, name) - 1) <= SAME_LENGTH
-    return np.broadcast_to(same, observations.rows.shape)
-
-
-def _formats(model: ModelShape) -> tuple[str, str, str]:
-    return model.name, model.weight_dtype, model.kv_cache_dtype
-
-
 def measured_rows(view: View, observations: Observations) -> list[Row]:
-    """The measured runs of the question's own model, GPU, parallelism and lengths.
+    """The measured runs that belong to the question, see `servefit.report.matching`.
 
     ``fitted`` says whether the calibration was fitted on it.
     """
-    same = matching(view, observations)
+    same = matching(view, observations).drawn
     shape = observations.rows.shape
     columns = {
         "row": observations.rows,
