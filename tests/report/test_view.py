@@ -10,7 +10,9 @@ from servefit.advise import Advice, Slo, parse_slos
 from servefit.laws.intervals import intervals
 from servefit.laws.step.why import why
 from servefit.memory import GIB
+from servefit.points import Serving
 from servefit.report.charts import CAUSE_COLOURS, PART_COLOURS
+from servefit.report.figures import main_figure, place, shown_latencies
 from servefit.report.fit import COVERAGES, goodness, parameter_rows
 from servefit.report.series import mark_rows, series
 from servefit.report.view import Question, View, drawn_caps, look
@@ -18,11 +20,20 @@ from servefit.report.view import Question, View, drawn_caps, look
 FIT = api.as_calibration("prior:step")
 
 
-def asked(slo: str = "tpot=20ms", confidence: float = 0.9, **changes: object) -> View:
+def asked(
+    slo: str = "tpot=20ms",
+    confidence: float = 0.9,
+    tensor_parallel_size: int = 1,
+    serving: Serving | None = None,
+    output_tokens: int = 390,
+    **changes: object,
+) -> View:
     points = api.points_of(
-        FIT, model="facebook/opt-1.3b", gpu="H100", input_tokens=250, output_tokens=390, batch=1
-    )
-    return look(FIT, Question(points, parse_slos([slo]), confidence=confidence, **changes))  # type: ignore[arg-type]
+        FIT, model="facebook/opt-1.3b", gpu="H100", input_tokens=250, output_tokens=output_tokens,
+        batch=1, tensor_parallel_size=tensor_parallel_size, serving=serving,
+    )  # fmt: skip
+    slos = parse_slos([slo]) if slo else []
+    return look(FIT, Question(points, slos, confidence=confidence, **changes))  # type: ignore[arg-type]
 
 
 def test_the_drawn_curve_is_what_the_law_predicts_at_the_caps() -> None:
@@ -165,3 +176,37 @@ def test_every_part_and_cause_has_its_colour(calibration: Path) -> None:
     for fit in (FIT, api.as_calibration(calibration)):
         answer = laws.predict(fit, view.question.points)
         assert answer.terms_s.keys() <= CAUSE_COLOURS.keys()
+
+
+@pytest.mark.parametrize(
+    ("slo", "output_tokens", "latencies"),
+    [
+        ("e2e=1h,tpot=9ms", 390, ["tpot", "e2e"]),
+        ("tpot=1s,ttft=1us", 390, ["ttft", "tpot"]),
+        ("tpot=9ms,tpot=8ms", 390, ["tpot"]),
+        ("ttft=1s,tpot=1s,e2e=4s", 390, ["e2e", "ttft", "tpot"]),
+        ("", 390, ["tpot"]),
+        ("", 1, ["e2e"]),
+    ],
+)
+def test_the_main_figure_shows_the_latency_that_binds_and_every_other_under_an_slo(
+    slo: str, output_tokens: int, latencies: list[str]
+) -> None:
+    view = asked(slo, output_tokens=output_tokens)
+    assert shown_latencies(view) == latencies
+    panels = main_figure(view, series(view)).to_dict()["concat"]
+    headings = {
+        "tpot": "Time per output token",
+        "ttft": "Time to first",
+        "e2e": "Time of a request",
+    }
+    assert panels[0]["title"]["text"] == "Throughput"
+    for panel, latency in zip(panels[1:], latencies, strict=True):
+        assert panel["title"]["text"].startswith(headings[latency])
+
+
+def test_titles_count_every_gpu() -> None:
+    assert place(asked()) == "facebook/opt-1.3b on H100"
+    assert place(asked(tensor_parallel_size=2)) == "facebook/opt-1.3b on 2 x H100"
+    deep = asked(tensor_parallel_size=4, serving=Serving.of(pipeline_parallel_size=2))
+    assert place(deep) == "facebook/opt-1.3b on 8 x H100 (TP 4, PP 2)"

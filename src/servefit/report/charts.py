@@ -5,7 +5,7 @@ The charts hold no data: the report puts the rows into them, the what-if page se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,13 +245,16 @@ def filled(chart: Any, data: Mapping[str, Any], **size: Any) -> Any:
     return whole
 
 
-def main_figure(data: Mapping[str, Any], latency: str, title: str, subtitle: list[str]) -> Any:
-    """Throughput beside the latency that matters: the figure for a README or a slide."""
+def main_figure(
+    data: Mapping[str, Any], latencies: Sequence[str], title: str, subtitle: list[str]
+) -> Any:
+    """Throughput beside the latencies that matter: the figure for a README or a slide."""
     panels = [
         over_batch(name).properties(width=330, height=270, title=_panel(name))
-        for name in ("throughput", latency)
+        for name in ("throughput", *latencies)
     ]
-    whole = alt.hconcat(*panels, spacing=28).properties(
+    columns = 2 if len(panels) == 4 else len(panels)
+    whole = alt.concat(*panels, columns=columns, spacing=28).properties(
         title=alt.TitleParams(title, subtitle=subtitle)
     )
     return filled(whole, data)

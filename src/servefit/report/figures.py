@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from servefit.advise import Advice
 from servefit.laws import Observations
 from servefit.laws.step import StepLaw
@@ -72,10 +74,7 @@ def figures(
 
 
 def main_figure(view: View, data: Mapping[str, Any]) -> Any:
-    """Throughput, and the latency under the first SLO (TPOT without one, E2E of one token)."""
-    slos = view.problem.slos
-    known = [n for n, m in charts.METRICS.items() if any(r[m.column] for r in data["curve"])]
-    latency = slos[0].latency if slos else next(n for n in ("tpot", "e2e") if n in known)
+    """Throughput, and each latency under an SLO, see `shown_latencies`."""
     if isinstance(view.answer, Advice):
         title = f"Batch cap {view.cap} for {place(view)}"
     else:
@@ -86,7 +85,19 @@ def main_figure(view: View, data: Mapping[str, Any]) -> Any:
     if data["measured"]:
         hollow = any(not row["fitted"] for row in data["measured"])
         legend.append("dots: measured" + (", hollow: not in the fit" if hollow else ""))
-    return charts.main_figure(data, latency, title, [asked(view), " · ".join(legend)])
+    return charts.main_figure(data, shown_latencies(view), title, [asked(view), " · ".join(legend)])
+
+
+def shown_latencies(view: View) -> list[str]:
+    """Those under an SLO, the binding or first failing ones before the others.
+
+    Without an SLO TPOT, or E2E where a request has one output token.
+    """
+    answer, curve = view.answer, view.problem.curve
+    names = answer.decision.bounded_by if isinstance(answer, Advice) else (answer.constraint,)
+    slos = sorted(view.problem.slos, key=lambda slo: f"SLO {slo}" not in names)
+    found = list(dict.fromkeys(slo.latency for slo in slos))
+    return found or ["e2e" if np.isnan(curve.latency_s["tpot"]).all() else "tpot"]
 
 
 def interval_name(view: View) -> str:
@@ -98,9 +109,11 @@ def interval_name(view: View) -> str:
 def place(view: View) -> str:
     """Model, GPU and parallelism."""
     points = view.question.points
-    size = int(points.tensor_parallel_size)
-    many = f"{size} x " if size > 1 else ""
-    return f"{points.models[0].name} on {many}{points.hardware[0].name}"
+    tensor = int(points.tensor_parallel_size)
+    stages = 1 if points.serving is None else points.serving.pipeline_parallel_size
+    many = f"{tensor * stages} x " if tensor * stages > 1 else ""
+    how = f" (TP {tensor}, PP {stages})" if stages > 1 else ""
+    return f"{points.models[0].name} on {many}{points.hardware[0].name}{how}"
 
 
 def asked(view: View) -> str:
