@@ -60,6 +60,11 @@ def format_duration(seconds: float | None) -> str:
     return f"{_digits(seconds * 1e6)} µs"
 
 
+def format_confidence(share: float) -> str:
+    """A share of almost 1 in percent, never rounded to all: ``90%``, ``99.5%``."""
+    return f"{100 * share:.10g}%"
+
+
 def format_bytes(size: float | None) -> str:
     """Binary units, as GPU memory is counted: ``48.2 GiB``; unknown is ``-``."""
     if size is None or math.isnan(size):

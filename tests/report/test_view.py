@@ -7,12 +7,13 @@ import pytest
 
 from servefit import api, laws
 from servefit.advise import Advice, Slo, parse_slos
+from servefit.advise.words import replica_sentences
 from servefit.laws.intervals import intervals
 from servefit.laws.step.why import why
 from servefit.memory import GIB
 from servefit.points import Serving
 from servefit.report.charts import CAUSE_COLOURS, PART_COLOURS
-from servefit.report.figures import main_figure, place, shown_latencies
+from servefit.report.figures import interval_name, main_figure, place, shown_latencies
 from servefit.report.fit import COVERAGES, goodness, parameter_rows
 from servefit.report.series import mark_rows, series
 from servefit.report.view import Question, View, drawn_caps, look
@@ -210,3 +211,17 @@ def test_titles_count_every_gpu() -> None:
     assert place(asked(tensor_parallel_size=2)) == "facebook/opt-1.3b on 2 x H100"
     deep = asked(tensor_parallel_size=4, serving=Serving.of(pipeline_parallel_size=2))
     assert place(deep) == "facebook/opt-1.3b on 8 x H100 (TP 4, PP 2)"
+
+
+@pytest.mark.parametrize(
+    ("confidence", "said", "interval"),
+    [(0.9, "90%", "80 %"), (0.995, "99.5%", "99 %"), (0.99999, "99.999%", "99.998 %")],
+)
+def test_no_confidence_is_rounded_to_certainty(confidence: float, said: str, interval: str) -> None:
+    view = asked(slo="tpot=20ms", confidence=confidence, rate_per_s=50.0)
+    assert view.sentence.endswith(f"; SLOs hold with {said} confidence.")
+    assert interval_name(view) == f"{interval} interval"
+    assert isinstance(view.answer, Advice)
+    assert f"with {said} confidence" in replica_sentences(view.answer)[0]
+    impossible = asked(slo="tpot=1us", confidence=confidence)
+    assert f"at {said} confidence: batch 1 comes nearest" in impossible.sentence

@@ -14,7 +14,7 @@ from servefit.advise.rules import BoolArray
 from servefit.advise.slo import Slo
 from servefit.errors import ServefitError
 from servefit.points import FloatArray
-from servefit.units import format_duration
+from servefit.units import format_confidence, format_duration
 
 Rule = Literal["efficiency", "tolerance"]
 #: What bounds a recommendation, besides the names of limits.
@@ -298,7 +298,9 @@ def _diagnose_slo(curve: Curve, slos: Sequence[Slo], limits: Sequence[Limit]) ->
         f"{s.latency.upper()} >= {format_duration(float(curve.latency_bound_s[s.latency][index]))}"
         for s in missed
     )
-    held = "" if curve.confidence is None else f" at {curve.confidence:.0%} confidence"
+    held = (
+        "" if curve.confidence is None else f" at {format_confidence(curve.confidence)} confidence"
+    )
     where = f"batch {int(curve.cap[index])} comes nearest"
     smallest = int(curve.cap[np.isfinite(curve.total_tokens_per_s)].min())
     smaller = " or add smaller candidates," if smallest > 1 else ""

@@ -8,7 +8,7 @@ from servefit.advise.advisor import Advice
 from servefit.advise.curve import LATENCIES
 from servefit.advise.decision import END, PEAK
 from servefit.memory import KvMemory, Reservation
-from servefit.units import format_bytes, format_duration, format_rate
+from servefit.units import format_bytes, format_confidence, format_duration, format_rate
 
 _BOUNDS = {
     END: "the largest candidate",
@@ -26,7 +26,7 @@ def headline(advice: Advice) -> str:
     )
     held = ""
     if curve.confidence is not None and advice.objective.slos:
-        held = f"; SLOs hold with {curve.confidence:.0%} confidence"
+        held = f"; SLOs hold with {format_confidence(curve.confidence)} confidence"
     bounds = " and ".join(_BOUNDS.get(b, b) for b in advice.decision.bounded_by)
     return (
         f"Batch cap {chosen.batch_cap}: {format_rate(chosen.total_tokens_per_s)} "
@@ -47,7 +47,7 @@ def memory_sentences(advice: Advice) -> list[str]:
         f"{needed} = {cap} requests x {of_one}."
         if memory.probability is None
         else f"{needed} holds {cap} running requests, on average {of_one}, with "
-        f"{memory.probability:.4g} probability."
+        f"{memory.probability:.10g} probability."
     ]
     held = memory.reservation
     if held is None:
@@ -87,7 +87,11 @@ def replica_sentences(advice: Advice) -> list[str]:
     each = format_rate(answer.requests_per_s, "requests")
     held = advice.curve.confidence
     more = answer.count_with_confidence
-    sure = "" if held is None or more is None else f" ({more} with {held:.0%} confidence)"
+    sure = (
+        ""
+        if held is None or more is None
+        else f" ({more} with {format_confidence(held)} confidence)"
+    )
     plural = "replica" if answer.count == 1 else "replicas"
     return [
         f"{answer.count} {plural}{sure}: each completes {each} and is used to "

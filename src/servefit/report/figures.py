@@ -103,7 +103,7 @@ def shown_latencies(view: View) -> list[str]:
 def interval_name(view: View) -> str:
     """A bound at one-sided confidence c is an end of the central interval of 2 c - 1."""
     confidence = view.problem.curve.confidence
-    return "no interval" if confidence is None else f"{200 * confidence - 100:.4g} % interval"
+    return "no interval" if confidence is None else f"{200 * confidence - 100:.10g} % interval"
 
 
 def place(view: View) -> str:
