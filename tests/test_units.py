@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
 from servefit.units import (
+    exact,
     format_bytes,
     format_duration,
     format_rate,
@@ -118,3 +119,20 @@ def test_what_is_written_reads_back_to_three_digits(value):
     assert parse_bytes(format_bytes(value * 1e6).replace(",", "")) == pytest.approx(
         value * 1e6, rel=6e-3
     )
+
+
+def test_no_memory_is_a_size_only_where_asked():
+    assert parse_bytes("0GiB", or_none=True) == 0
+    with pytest.raises(ServefitError, match="must be positive"):
+        parse_bytes("0GiB")
+    with pytest.raises(ServefitError, match="0 or more"):
+        parse_bytes("-1GiB", or_none=True)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_an_exact_number_is_read_back_as_the_very_same(value):
+    assert float(exact(value)) == value
+
+
+def test_exact_numbers_are_short():
+    assert [exact(v) for v in (9.0, 0.1, 1e6, 2.5)] == ["9", "0.1", "1000000", "2.5"]

@@ -35,13 +35,18 @@ def parse_duration_s(text: str) -> float:
     return _parse(text, _SECONDS, "duration", "40ms or 2s")
 
 
-def parse_bytes(text: str) -> float:
+def parse_bytes(text: str, *, or_none: bool = False) -> float:
     """Bytes of ``24GiB`` (2^30) or ``80GB`` (10^9); the unit must be written.
+
+    Args:
+        text: a number and its unit.
+        or_none: whether 0 is a size too.
 
     Raises:
         ServefitError: no positive number with a unit of size.
     """
-    return _parse(text, _BYTES, "size", "24GiB (2^30 bytes) or 24GB (10^9 bytes)")
+    examples = "24GiB (2^30 bytes) or 24GB (10^9 bytes)"
+    return _parse(text, _BYTES, "size", examples, or_none=or_none)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -90,12 +95,21 @@ def _digits(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def _parse(text: str, units: dict[str, float], what: str, examples: str) -> float:
+def exact(value: float) -> str:
+    """A number in as few digits as are read back as the very same; whole ones without a point."""
+    short = f"{value:.15g}"
+    return short if float(short) == value else repr(float(value))
+
+
+def _parse(
+    text: str, units: dict[str, float], what: str, examples: str, *, or_none: bool = False
+) -> float:
     match = _QUANTITY.fullmatch(text)
     unit = units.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ServefitError(f"{text!r} is no {what}: write a number and its unit, as {examples}")
     value = float(match[1]) * unit
-    if not (math.isfinite(value) and value > 0):
-        raise ServefitError(f"{text!r}: a {what} must be positive and finite")
+    if not (math.isfinite(value) and (value > 0 or (or_none and value == 0))):
+        least = "0 or more" if or_none else "positive"
+        raise ServefitError(f"{text!r}: a {what} must be {least} and finite")
     return value

@@ -40,6 +40,11 @@ from tests.explore.conftest import ASKED, view
         {"slo2": "tpot", "slo2_ms": "8", "slo3": "e2e", "slo3_kind": "times", "slo3_batch": "16"},
         {"prefix_hit_rate": "0.6", "chunked_prefill": "no", "pipeline_parallel_size": "2"},
         {"draft_tokens": "4", "acceptance_rate": "0.7", "chunked_prefill": "yes", "rate": "9"},
+        {"other_gib": "0", "gpu_memory_utilization": "0.8123456789012"},
+        {"other_gib": "2.123456789012345", "slo_ms": "9.123456789012345", "rate": "3.123456789012"},
+        {"input_tokens": "250.12345678901234", "epsilon": "0.012345678901234", "cv_input": "1"},
+        {"input_tokens": "250.12345678901234", "output_tokens": "300.00000000001"},
+        {"slo_kind": "times", "slo_times": "1.712345678901234", "confidence": "0.912345678901"},
     ],
 )
 def test_the_page_says_what_the_command_that_it_shows_says(

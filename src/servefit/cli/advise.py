@@ -108,7 +108,7 @@ def command(
     slos = parse_slos(slo_texts)
     terms = Terms(
         engine=get_engine(engine),
-        other_bytes=None if other_memory is None else parse_bytes(other_memory),
+        other_bytes=None if other_memory is None else parse_bytes(other_memory, or_none=True),
         kv_cache_dtype=given["kv_cache_dtype"],
         **{name: given.pop(name) for name in _TERMS},
         **{name: schedule.pop(name) for name in _BOUNDS if name in schedule},

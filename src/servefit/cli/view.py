@@ -38,7 +38,7 @@ def asked_view(fit: Calibration, asked: dict[str, Any], schedule: dict[str, Any]
     slos, other = parse_slos(asked.pop("slo_texts")), asked.pop("other_memory")
     terms = Terms(
         engine=get_engine(asked.pop("engine")),
-        other_bytes=None if other is None else parse_bytes(other),
+        other_bytes=None if other is None else parse_bytes(other, or_none=True),
         kv_cache_dtype=asked["kv_cache_dtype"],
         gpu_memory_utilization=asked.pop("gpu_memory_utilization"),
         fit_probability=asked.pop("fit_probability"),

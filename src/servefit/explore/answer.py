@@ -19,6 +19,7 @@ from servefit.report.figures import interval_name
 from servefit.report.matching import matching
 from servefit.report.series import series
 from servefit.report.view import View, look
+from servefit.units import exact
 
 #: What is said beside a control that leaves no cap; the whole reason stands in the answer.
 NONE_FEASIBLE = "no batch cap is feasible with this"
@@ -100,13 +101,13 @@ def command(session: Session, values: Mapping[str, Any]) -> str:
         *(("slo", text) for text in slo_texts(values).values()),
         *_by_name(values, "confidence", "rule", "epsilon", "rate", "engine"),
         *_by_name(values, "gpu_memory_utilization", "kv_capacity_tokens"),
-        ("other-memory", None if other is None else f"{other:.10g}GiB"),
+        ("other-memory", None if other is None else f"{exact(other)}GiB"),
         *_by_name(values, *(name for name, usual in SCHEDULE.items() if values[name] != usual)),
     ]
     words = ["servefit", "advise", session.name]
     for name, value in options:
         if value not in (None, ""):
-            words += [f"--{name}", f"{value:.10g}" if isinstance(value, float) else str(value)]
+            words += [f"--{name}", exact(value) if isinstance(value, float) else str(value)]
     chunked = {"yes": ["--chunked-prefill"], "no": ["--no-chunked-prefill"]}
     return shlex.join([*words, *chunked.get(values["chunked_prefill"], [])])
 
@@ -123,7 +124,7 @@ def _lengths(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
         "cv_ol": "cv_output",
         "corr": "correlation",
     }
-    return [("workload", ",".join(f"{k}={values[name]:.10g}" for k, name in moments.items()))]
+    return [("workload", ",".join(f"{k}={exact(values[name])}" for k, name in moments.items()))]
 
 
 def _by_name(values: Mapping[str, Any], *names: str) -> list[tuple[str, Any]]:

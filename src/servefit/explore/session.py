@@ -23,6 +23,7 @@ from servefit.points import Points, Serving
 from servefit.report.figures import steps_title
 from servefit.report.source import Source
 from servefit.report.view import Question
+from servefit.units import exact
 from servefit.workload import Workload
 
 CHUNKED = {"": None, "yes": True, "no": False}
@@ -123,9 +124,9 @@ def question_asked(session: Session, values: Mapping[str, Any]) -> Question:
 def slo_texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Each SLO that is asked for, by its control, as ``servefit advise --slo`` takes it."""
     limits = {
-        name: f"{values[f'{name}_ms']:.10g}ms"
+        name: f"{exact(values[f'{name}_ms'])}ms"
         if values[f"{name}_kind"] == "ms"
-        else f"{values[f'{name}_times']:.10g}x@{values[f'{name}_batch']}"
+        else f"{exact(values[f'{name}_times'])}x@{values[f'{name}_batch']}"
         for name in SLOS
         if values[name]
     }
