@@ -15,8 +15,6 @@ those of a bivariate log-normal distribution.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 import sys
@@ -30,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from servefit.errors import ServefitError
+from servefit.traces import parse_trace
 
 #: (a, b) -> E[IL^a OL^b].
 Moments = Callable[[int, int], float]
 
-TRACE_COLUMNS = ("input_tokens", "output_tokens")
 _HOW = "give a CSV trace with the columns input_tokens and output_tokens, or il=..,ol=..[,cv_il=..]"
 _KEYS = ("il", "ol", "cv_il", "cv_ol", "corr")
 
@@ -202,8 +200,8 @@ def parse_workload(text: str) -> Workload:
     """A workload from the path of a CSV trace (``-`` is standard input) or from moments.
 
     Moments are ``il=250,ol=390`` with optional ``cv_il``, ``cv_ol`` (or ``cv`` for both) and
-    ``corr``. A trace has the columns ``input_tokens`` and ``output_tokens``; others are ignored, as
-    are requests that generated nothing.
+    ``corr``. A trace has the columns ``input_tokens`` and ``output_tokens`` (or other names, see
+    `servefit.traces`); others are ignored, as are requests that generated nothing.
 
     Raises:
         ServefitError: the file cannot be read or is no trace; a moment is missing or out of range.
@@ -245,28 +243,8 @@ def _read_trace(path: str) -> Workload:
         raise ServefitError(f"workload {path}: cannot be read ({error.strerror}): {_HOW}") from None
     except UnicodeDecodeError:
         raise ServefitError(f"workload {path}: is no UTF-8 text: {_HOW}") from None
-    reader = csv.reader(io.StringIO(text))
-    header = [name.strip() for name in next(reader, [])]
-    missing = [name for name in TRACE_COLUMNS if name not in header]
-    if missing:
-        raise ServefitError(f"workload {path}: lacks the column {', '.join(missing)}: {_HOW}")
-    columns = [header.index(name) for name in TRACE_COLUMNS]
-    lengths: list[list[float]] = []
-    for cells in reader:
-        if not any(cells):
-            continue
-        try:
-            numbers = [float(cells[c]) for c in columns]
-        except (ValueError, IndexError):
-            raise ServefitError(
-                f"workload {path}: line {reader.line_num}: lengths are no numbers: {cells}"
-            ) from None
-        if not all(math.isfinite(n) and n >= 0 for n in numbers):
-            raise ServefitError(
-                f"workload {path}: line {reader.line_num}: negative or infinite: {cells}"
-            )
-        lengths.append(numbers)
-    table = np.array(lengths).reshape(-1, 2)
+    requests = parse_trace(text, f"workload {path}", how=_HOW)
+    table = np.array([(r.input_tokens, r.output_tokens) for r in requests]).reshape(-1, 2)
     served = table[table[:, 1] >= 1]
     source = f"{path}: {len(served)} requests"
     if len(served) < len(table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,6 +166,31 @@ def test_a_trace_that_cannot_be_read_is_refused_before_anything_is_measured(
     with pytest.raises(ServefitError, match="cannot be read"):
         campaign(tmp_path / "runs.jsonl", Target(stub.url), points)
     assert stub.log() == []
+
+
+def test_a_trace_that_is_too_short_is_not_tried_again(stub: Stub, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n1700000000,8,4\n")
+    points = [Point(arrivals="trace", trace=str(trace))]
+    rows, display = campaign(tmp_path / "runs.jsonl", Target(stub.url), points)
+    assert (rows[0]["error"], rows[0]["attempts"]) == ("too_few_arrivals", 1)
+    assert "the trace, of 1 requests in all, ends before" in rows[0]["error_detail"]
+    assert display.retries == []
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_too_few_arrivals_in_the_time_are_named(stub: Stub, tmp_path: Path, replay: bool) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = "".join(f"{i},8,4\n" for i in range(100))
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    lengths = {"input_length": "8", "output_length": "4"}
+    point = Point(None, 1.0, "constant", **lengths)
+    if replay:
+        point = Point(arrivals="trace", trace=str(trace))
+    (row,), _ = campaign(tmp_path / "runs.jsonl", Target(stub.url), [point])
+    assert (row["error"], row["attempts"]) == ("too_few_arrivals", 1)
+    sent = f"only [34]{' of 100' if replay else ''} requests arrived in 3 s"
+    assert re.match(sent, row["error_detail"])
 
 
 def test_a_point_that_fails_at_first_is_measured_by_its_retries(stub: Stub, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from servefit.errors import ServefitError
 from servefit.profiling.lengths import Length, arrival_times, draw_asks, read_trace
 from servefit.profiling.plan import Point, cross, in_order, read_plan
+from servefit.profiling.record import Ask
+from servefit.workload import parse_workload
 
 TRACE = "arrival_s,input_tokens,output_tokens\n0.0,10,5\n1.5,20,0\n0.5,3000,2000\n2.0,30,7\n"
 
@@ -87,6 +89,10 @@ def test_a_trace_is_read_by_arrival_and_says_what_it_left_out(tmp_path: Path) ->
         ("arrival_s,input_tokens,output_tokens\n0,1\n", "line 2"),
         ("arrival_s,input_tokens,output_tokens\nsoon,1,2\n", "line 2"),
         ("arrival_s,input_tokens,output_tokens\n0,9,0\n", "no request"),
+        ("arrival_s,input_tokens,output_tokens\n0,9,1.5\n", "line 2: lengths must be whole"),
+        ("arrival_s,input_tokens,output_tokens\n0,9,1\n-1,9,1\n", "line 3"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-99,9,1\n", "line 2: arrival '2023"),
+        ("arrival_s,input_tokens,output_tokens\n0," + "9" * 200_000 + ",1\n", "line 2: field"),
         ("", "lacks the column"),
     ],
 )
@@ -95,6 +101,34 @@ def test_damaged_traces_are_named(tmp_path: Path, text: str, words: str) -> None
     path.write_text(text)
     with pytest.raises(ServefitError, match=words):
         read_trace(path)
+
+
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:15:46.6805900,374,44\n"
+    "2023-11-16 18:15:50.9951690,396,109\n"
+    "2023-11-16 18:15:50.2224670,879,55\n"
+)
+
+
+def test_azure_s_traces_are_read_as_they_are_published(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    for text in (AZURE, AZURE.replace("0,", "0+00:00,")):
+        path.write_text(text)
+        rows, left_out = read_trace(path)
+        assert [row.arrival_s for row in rows] == pytest.approx([0.0, 3.541877, 4.314579], abs=1e-5)
+        assert rows[1].ask == Ask(879, 55)
+        assert left_out == 0
+        assert parse_workload(str(path)).input_tokens == pytest.approx((374 + 396 + 879) / 3)
+
+
+def test_a_trace_begins_with_its_first_arrival(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n1700000001.5,1,2\n1700000000.25,3,4\n")
+    assert [(r.arrival_s, r.ask) for r in read_trace(path)[0]] == [
+        (0.0, Ask(3, 4)),
+        (1.25, Ask(1, 2)),
+    ]
 
 
 def test_a_plan_crosses_its_lists() -> None:

@@ -392,7 +392,7 @@ def test_the_drain_after_a_trace_is_cut_off_and_a_short_trace_is_named(
     assert result.window.end_s - result.records[0].scheduled_s <= 1.3
     assert len(result.records) == 61
     path.write_text(head + "0,5,5\n0.1,5,5\n")
-    with pytest.raises(PointFailedError, match="the trace ends before"):
+    with pytest.raises(PointFailedError, match="the trace, of 2 requests in all, ends before"):
         measured(stub, Point(arrivals="trace", trace=str(path)))
 
 

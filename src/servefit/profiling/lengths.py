@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -12,9 +11,9 @@ from typing import Literal
 
 from servefit.errors import ServefitError
 from servefit.profiling.record import Ask
+from servefit.traces import parse_trace
 
 Arrivals = Literal["constant", "poisson", "trace"]
-TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 #: No server takes longer requests.
 MAX_TOKENS = 10_000_000
 LENGTH_HELP = "N, uniform:LOW:HIGH or lognormal:MEAN:CV"
@@ -85,37 +84,33 @@ class TraceRow:
 
 
 def read_trace(path: str | Path, max_tokens: int | None = None) -> tuple[list[TraceRow], int]:
-    """Requests of a CSV file with the columns `TRACE_COLUMNS`, by arrival; and how many of its
-    rows were left out, for having no output or more than ``max_tokens`` tokens in all.
+    """Requests of a trace, see `servefit.traces`, by arrival, the first at 0; and how many of its
+    rows were left out, for having no prompt or output or more than ``max_tokens`` tokens in all.
 
     Raises:
         ServefitError: the file cannot be read, lacks a column, or holds no usable row.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [c for c in TRACE_COLUMNS if c not in (reader.fieldnames or ())]
-            if missing:
-                raise ServefitError(
-                    f"{path}: lacks the column {', '.join(missing)}: a trace has "
-                    f"{', '.join(TRACE_COLUMNS)}"
-                )
-            rows, left_out = [], 0
-            for raw in reader:
-                arrival, lengths = float(raw["arrival_s"]), [int(raw[c]) for c in TRACE_COLUMNS[1:]]
-                if not math.isfinite(arrival) or arrival < 0 or min(lengths) < 0:
-                    raise ValueError(f"negative or infinite: {raw}")
-                if min(lengths) < 1 or (max_tokens is not None and sum(lengths) > max_tokens):
-                    left_out += 1
-                else:
-                    rows.append(TraceRow(arrival, Ask(*lengths)))
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ServefitError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError) as error:
-        raise ServefitError(f"{path}: line {reader.line_num}: {error}") from None
+    except UnicodeDecodeError:
+        raise ServefitError(f"{path}: is no UTF-8 text") from None
+    columns = "a trace has arrival_s, input_tokens, output_tokens"
+    requests = parse_trace(text, str(path), arrivals=True, how=columns)
+    rows = []
+    for request in requests:
+        lengths = request.input_tokens, request.output_tokens
+        if not all(length.is_integer() for length in lengths):
+            raise ServefitError(f"{path}: line {request.line}: lengths must be whole: {lengths}")
+        if min(lengths) >= 1 and (max_tokens is None or sum(lengths) <= max_tokens):
+            rows.append(TraceRow(request.arrival_s or 0.0, Ask(*map(int, lengths))))
     if not rows:
         raise ServefitError(f"{path}: no request of the trace fits this server")
-    return sorted(rows, key=lambda row: row.arrival_s), left_out
+    rows.sort(key=lambda row: row.arrival_s)
+    first_s = rows[0].arrival_s
+    rebased = [TraceRow(row.arrival_s - first_s, row.ask) for row in rows]
+    return rebased, len(requests) - len(rows)
 
 
 def draw_asks(

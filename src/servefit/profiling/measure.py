@@ -21,7 +21,7 @@ from servefit.profiling.plan import Point
 from servefit.profiling.prompts import Prompts
 from servefit.profiling.record import Ask, Record
 from servefit.profiling.server import Server
-from servefit.profiling.verdict import hopeless, unusable
+from servefit.profiling.verdict import hopeless, no_window, unusable
 from servefit.profiling.window import Interval, Window, intervals, steady_window
 
 #: A point without so many completions is not ended by its precision.
@@ -117,7 +117,8 @@ async def measure(
     trace, left_out = None, 0
     if point.trace is not None:
         trace, left_out = read_trace(point.trace, server.max_model_len)
-    watch = _Watch(client, server, prompts, point, limits)
+    replayed = len(trace) if trace is not None and point.arrivals == "trace" else None
+    watch = _Watch(client, server, prompts, point, limits, replayed)
     drive = watch.driver(trace, random.Random(seed), seed)
     await watch.look_at_rest()
     with no_garbage_collection():
@@ -144,6 +145,7 @@ class _Watch:
     prompts: Prompts
     point: Point
     limits: Limits
+    replayed: int | None = None
     begun_s: float = field(default_factory=time.perf_counter)
     start_s: float | None = None
     end_s: float = math.nan
@@ -292,26 +294,18 @@ class _Watch:
 
     def result(self, stopped_by: str, left_out: int) -> Measurement:
         """The measurement, once the load has ended."""
-        limit = f"{self.limits.max_point_s:g} s"
         records = self.load.records
-        if stopped_by == "trace_end" and self.start_s is None:
-            raise PointFailedError(
-                "no_steady_window", "the trace ends before the load is steady: too short", records
+        window = None if self.start_s is None else self._window(self.end_s)
+        if self.start_s is None or window is None or len(window.completed) < 2:
+            reason = no_window(
+                stopped_by,
+                warm=self.start_s is not None,
+                arrived=None if self._closed else len(records),
+                needed=OPEN_WARMUP_COMPLETIONS,
+                replayed=self.replayed,
+                max_s=self.limits.max_point_s,
             )
-        if self.start_s is None:
-            raise PointFailedError(
-                "no_steady_window",
-                f"not steady within {limit}: ask for shorter outputs or raise --max-point-time",
-                records,
-            )
-        window = self._window(self.end_s)
-        if window is None or len(window.completed) < 2:
-            raise PointFailedError(
-                "too_few",
-                f"fewer than 2 requests completed in steady state within {limit}: raise "
-                "--max-point-time",
-                records,
-            )
+            raise PointFailedError(*reason, records)
         if (problem := unusable(window)) is not None:
             raise PointFailedError(*problem, records)
         throughput, e2e = intervals(window, closed=self._closed)

@@ -54,6 +54,45 @@ def hopeless(
     return blame(ended.take(bad).records, bad.size + good) if too_many else None
 
 
+def no_window(
+    stopped_by: str,
+    *,
+    warm: bool,
+    arrived: int | None,
+    needed: int,
+    replayed: int | None,
+    max_s: float,
+) -> tuple[str, str]:
+    """Why there is no steady window, as `unusable`.
+
+    Args:
+        stopped_by: see `servefit.profiling.measure.Measurement`.
+        warm: whether the warm-up ended.
+        arrived: requests of an open loop that were sent; ``None``: it is a closed loop.
+        needed: so many of them must be answered before the window.
+        replayed: requests of the trace that is replayed; ``None``: there is no end of them.
+        max_s: the point's time.
+    """
+    why = f"a steady load needs {needed} answers before it is measured"
+    few = arrived is not None and arrived < needed + 2  # two within the window
+    if stopped_by == "trace_end" or (few and arrived == replayed):
+        text = f"the trace, of {replayed} requests in all, ends before the load is steady: {why}"
+        return "too_few_arrivals", text
+    if few:
+        of = "" if replayed is None else f" of {replayed}"
+        return "too_few_arrivals", (
+            f"only {arrived}{of} requests arrived in {max_s:g} s: {why}: raise --max-point-time "
+            "or send more a second"
+        )
+    if not warm:
+        text = f"not steady within {max_s:g} s: ask for shorter outputs or raise --max-point-time"
+        return "no_steady_window", text
+    return "too_few", (
+        f"fewer than 2 requests completed in steady state within {max_s:g} s: raise "
+        "--max-point-time"
+    )
+
+
 def blame(failed: Sequence[Record], ended: int) -> tuple[str, str]:
     """The most frequent kind of failure, and what to say of it."""
     kinds = [r.error or "" for r in failed]
