@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 from playwright.sync_api import Browser
@@ -196,3 +197,25 @@ def test_the_view_is_exported(watch: Watched, tmp_path: Path, export: str) -> No
         assert head == f"Batch cap {json.loads(path.read_text())['batch_cap']}"
     else:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_url_names_what_another_calibration_would_have_otherwise(
+    watch: Watched, browser: Browser, origin: str
+) -> None:
+    page = watch.open()
+    query = dict(parse_qsl(page.url.partition("?")[2]))
+    assert {"model", "gpu", "input_tokens", "output_tokens", "slo_ms", "calibration"} <= set(query)
+    assert len(query["calibration"]) == 8
+    assert not page.locator("#notice").is_visible()
+    for width in (375, 1440):
+        other = watched(browser, origin, width, "light")
+        foreign = f"{ASKED}&calibration=0123abcd"
+        again = other.open(foreign)
+        assert "another calibration (0123abcd" in again.locator("#notice").inner_text()
+        assert again.url.endswith(foreign)  # As it was sent, until something changes.
+        assert again.evaluate("document.documentElement.scrollWidth") == width
+        put(again, "slo_ms", "8")
+        settle(again)
+        assert f"calibration={query['calibration']}" in again.url
+        assert other.faults == []
+        again.context.close()

@@ -16,9 +16,6 @@ from servefit.errors import ServefitError
 if TYPE_CHECKING:
     from servefit.workload import Workload
 
-#: Addresses that mean every interface: no name to be addressed by.
-EVERYWHERE = ("0.0.0.0", "::", "")
-
 
 @click.command(name="explore")
 @click.argument("calibration", type=click.Path())
@@ -59,7 +56,8 @@ EVERYWHERE = ("0.0.0.0", "::", "")
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="Further name that the page may be asked for by, such as this machine's. Repeatable.",
+    help="Further name that the page may be asked for by, such as this machine's; any port. "
+    "Repeatable.",
 )
 def command(
     calibration: str,
@@ -91,6 +89,7 @@ def command(
 
     from servefit import api
     from servefit.explore.app import Vega, application
+    from servefit.explore.guard import addresses, is_everywhere, names_given
     from servefit.explore.session import Session
     from servefit.hardware import get_hardware
     from servefit.models import get_model
@@ -107,11 +106,15 @@ def command(
         models={text: get_model(text) for text in models},
         gpus={text: get_hardware(text) for text in gpus},
     )
-    hosts = [*allow_host, *([] if host in EVERYWHERE else [host])]
+    names = names_given(allow_host)
     with _listening(host, port) as listener, closing(Vega.start()) as script:
-        shown = f"[{host}]" if ":" in host else host
-        click.echo(f"http://{shown}:{listener.getsockname()[1]}/ (stop with Ctrl-C)", err=True)
-        app = application(session, script, hosts)
+        bound, at = listener.getsockname()[:2]
+        first, *others = addresses(host, bound, at, names)
+        click.echo(f"{first} (stop with Ctrl-C)", err=True)
+        for address in others:
+            click.echo(address, err=True)
+        names += [] if is_everywhere(bound) else [host, bound]
+        app = application(session, script, names)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
         with suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
@@ -119,6 +122,8 @@ def command(
 
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that takes connections; raises `ServefitError` where there can be none."""
+    if not host.strip():
+        raise ServefitError("--host is empty: give an address, such as 127.0.0.1 or 0.0.0.0")
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from asyncio import Semaphore
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import cache, lru_cache
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from threading import Lock
@@ -22,17 +23,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from servefit.errors import ServefitError
 from servefit.explore.answer import document, view_of
 from servefit.explore.fields import FieldError, read
 from servefit.explore.form import FOLDED
+from servefit.explore.guard import LOOPBACK, Guard
 from servefit.explore.session import Session
 from servefit.explore.specs import specs
 
-#: Names of this machine that only programs on it reach it by.
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 #: What the page is made of, all in one folder: name in the URL -> media type.
 STATIC = {
     "app.js": "text/javascript",
@@ -41,18 +41,12 @@ STATIC = {
     "controls.js": "text/javascript",
     "app.css": "text/css",
 }
+#: Of what computes, so many run at once; the pool has 40 threads.
+VIEWS_AT_ONCE, EXPORTS_AT_ONCE = 4, 2
+#: Controls whose defaults are the calibration's own: a URL names them whatever they hold.
+ALWAYS = ("model", "gpu", "input_tokens", "output_tokens", "slo_ms")
 #: Answers that are remembered; a drag goes back and forth.
 REMEMBERED = 512
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
-    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; "
-    "form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^:@/\[\]]+))(?::[0-9]+)?")
 _log = logging.getLogger(__name__)
 
 Items = tuple[tuple[str, str], ...]
@@ -69,9 +63,18 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
     """
     fields = session.controls()
     title, causes = session.decomposition()
+    fingerprint = sha256(session.calibration.to_json().encode()).hexdigest()[:8]
     files = _static()
     drawing = Lock()  # Altair and the renderer keep state of their own.
+    describing = Lock()
     computing = Lock()  # The same view asked for many times at once is worked out once.
+
+    # Threads are few: however many views and exports wait, some are left for the rest of the page.
+    views, exports = Semaphore(VIEWS_AT_ONCE), Semaphore(EXPORTS_AT_ONCE)
+
+    @cache
+    def described(theme: str) -> bytes:
+        return json.dumps(specs(title, causes, theme)).encode()
 
     @lru_cache(maxsize=REMEMBERED)
     def view(items: Items) -> bytes:
@@ -121,6 +124,8 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
                 "folded": FOLDED,
                 "title": Path(session.name).name,
                 "law": session.calibration.law,
+                "calibration": fingerprint,
+                "always": ALWAYS,
                 "has_runs": session.source is not None,
             }
         )
@@ -130,34 +135,35 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
         if theme not in ("light", "dark"):
             raise HTTPException(422)
 
-        def drawn() -> Mapping[str, Any]:
-            with drawing:
-                return specs(title, causes, theme)
+        def drawn() -> Response:
+            with describing:
+                return Response(described(theme), media_type="application/json")
 
-        return JSONResponse(await run_in_threadpool(drawn))
+        return await run_in_threadpool(drawn)
 
     routes = [
         Route("/", index),
         Route("/static/{name}", static),
-        Route("/vega.js", _computed(vega)),
+        Route("/vega.js", _computed(vega, Semaphore(EXPORTS_AT_ONCE))),
         Route("/api/options", options),
         Route("/api/charts", charts),
-        Route("/api/view", _computed(answered)),
-        Route("/export/report.html", _computed(page_of_report)),
-        Route("/export/advice.json", _computed(advice)),
-        Route("/export/advice.png", _computed(picture)),
+        Route("/api/view", _computed(answered, views)),
+        Route("/export/report.html", _computed(page_of_report, exports)),
+        Route("/export/advice.json", _computed(advice, exports)),
+        Route("/export/advice.png", _computed(picture, exports)),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
-    return _Guard(app, LOOPBACK | {host.lower() for host in hosts})
+    return Guard(app, LOOPBACK | {host.lower() for host in hosts})
 
 
-def _computed(answer: Answer) -> Callable[[Request], Any]:
-    """An endpoint that computes in a thread; whatever goes wrong is one clear line."""
+def _computed(answer: Answer, turns: Semaphore) -> Callable[[Request], Any]:
+    """An endpoint that computes in a thread in its turn; what goes wrong is one clear line."""
 
     async def endpoint(request: Request) -> Response:
         items = tuple(request.query_params.multi_items())
         try:
-            return await run_in_threadpool(answer, items)
+            async with turns:
+                return await run_in_threadpool(answer, items)
         except FieldError as error:
             return JSONResponse({"errors": error.errors}, status_code=422)
         except ServefitError as error:
@@ -168,44 +174,6 @@ def _computed(answer: Answer) -> Callable[[Request], Any]:
             return JSONResponse({"errors": {"": message}}, status_code=500)
 
     return endpoint
-
-
-class _Guard:
-    """Refuses requests addressed to another host (DNS rebinding); adds the headers to the rest."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app = app
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                added = [(k.lower().encode(), v.encode()) for k, v in HEADERS.items()]
-                message["headers"] = [*message["headers"], *added]
-            await send(message)
-
-        named = [value for name, value in scope["headers"] if name == b"host"]
-        if len(named) != 1 or host_of(named[0].decode("latin-1")) not in self._hosts:
-            response = JSONResponse(
-                {"errors": {"": "this page answers only to the address that it was started at"}},
-                status_code=421,
-            )
-            await response(scope, receive, with_headers)
-            return
-        await self._app(scope, receive, with_headers)
-
-
-def host_of(header: str) -> str | None:
-    """The host of a Host header, without port and brackets: ``[::1]:8000`` -> ``::1``.
-
-    ``None`` where the header is anything but a host and a port.
-    """
-    found = _HOST.fullmatch(header.strip().lower())
-    return None if found is None else found["ipv6"] or found["name"].rstrip(".")
 
 
 def _refused(request: Request, error: Exception) -> Response:

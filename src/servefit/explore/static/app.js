@@ -4,7 +4,7 @@ import { Side } from "./answer.js";
 import { buildControls, showCounting, showErrors, showValues } from "./controls.js";
 
 const page = Object.fromEntries(
-  ["controls", "brief", "fields", "editing", "sides", "compare", "theme", "source"].map((id) => [id, document.getElementById(id)]),
+  ["notice", "controls", "brief", "fields", "editing", "sides", "compare", "theme", "source"].map((id) => [id, document.getElementById(id)]),
 );
 const options = await (await fetch("/api/options")).json();
 const defaults = Object.fromEntries(options.fields.map((f) => [f.name, f.default === null ? "" : String(f.default)]));
@@ -21,22 +21,36 @@ function readUrl(query) {
   const found = { a: { ...defaults }, b: null, editing: "a" };
   if (query.has("compare")) found.b = { ...defaults };
   for (const [key, value] of query) {
-    if (key === "compare") continue;
+    if (key === "compare" || key === "calibration") continue;
     if (!key.startsWith("b.")) found.a[key] = value;
     else if (found.b) found.b[key.slice(2)] = value;
   }
   return found;
 }
 
+// Names what differs from its default, and what has another default with another calibration.
 function queryOf(values, prefix = "") {
-  return Object.entries(values).filter(([k, v]) => v !== defaults[k]).map(([k, v]) => [prefix + k, v]);
+  return Object.entries(values)
+    .filter(([k, v]) => v !== defaults[k] || options.always.includes(k))
+    .map(([k, v]) => [prefix + k, v]);
+}
+
+function urlQuery() {
+  const pairs = queryOf(state.a);
+  if (state.b) pairs.push(["compare", "1"], ...queryOf(state.b, "b."));
+  return new URLSearchParams([...pairs, ["calibration", options.calibration]]).toString();
 }
 
 function writeUrl() {
-  const pairs = queryOf(state.a);
-  if (state.b) pairs.push(["compare", "1"], ...queryOf(state.b, "b."));
-  const query = new URLSearchParams(pairs).toString();
-  history.replaceState(null, "", query ? `?${query}` : location.pathname);
+  history.replaceState(null, "", `?${urlQuery()}`);
+}
+
+// The URL stays as it was sent until something is changed.
+function sayOtherCalibration(named) {
+  if (named === null || named === options.calibration) return false;
+  page.notice.textContent = `This view was made with another calibration (${named.slice(0, 40)}; this one is ${options.calibration}): the same question may have another answer here.`;
+  page.notice.hidden = false;
+  return true;
 }
 
 function changed(name, value) {
@@ -68,6 +82,7 @@ async function ask(key) {
 
 async function answer(side) {
   const query = new URLSearchParams(queryOf(state[side.key])).toString();
+  const url = location.search.slice(1);
   const [ok, found] = await answerTo(query);
   if (sides[side.key] !== side) return;
   side.errors = ok ? blamed(side, found) : found.errors;
@@ -79,7 +94,7 @@ async function answer(side) {
     await draw(side);
     side.article.dataset.answered = query;
   }
-  side.article.dataset.asked = query;
+  side.article.dataset.asked = url;
   if (side.key === state.editing) sayResult();
 }
 
@@ -215,6 +230,7 @@ page.theme.addEventListener("click", () => {
 });
 
 useTheme(localStorage.getItem("servefit-theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+if (!sayOtherCalibration(new URLSearchParams(location.search).get("calibration"))) writeUrl();
 layOut();
 addSide("a");
 if (state.b) addSide("b");
