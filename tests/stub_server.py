@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gzip
 import json
 import os
 import random
@@ -27,6 +28,11 @@ from stub_metrics import render_metrics
 
 now = time.perf_counter
 JSON = "application/json"
+#: What else `Script.page_faults` say.
+PAGE_HEADERS = {
+    301: "Location: https://elsewhere.example/v1/models\r\n",
+    429: "Retry-After: 0.1\r\n",
+}
 
 
 @dataclass
@@ -52,7 +58,10 @@ class Script:
     api_key: str | None = None
     max_model_len: int = 4096
     cached: float = 0.0  # share of prompt tokens that the metrics call cached
-    connection: str = "keep-alive"
+    connection: str = "keep-alive"  # or "close", or "drop": closed 0.1 s after it is used again
+    leaves_open: bool = False  # streams, after [DONE]
+    gzip: bool = False  # the list of models, and the head of streams
+    completion_tokens: Any = None  # told instead of the right count
     retry_after_s: float = 0.1  # told with 429
     faults: list[dict[str, Any]] = field(default_factory=list)
     #: path -> statuses of its first answers
@@ -144,7 +153,8 @@ class Stream:
 
     def start(self) -> None:
         kind = "text/html" if self.request.fault == "wrong_content_type" else "text/event-stream"
-        self.connection.head(200, kind, chunked=True)
+        extra = "Content-Encoding: gzip\r\n" if self.engine.script.gzip else ""
+        self.connection.head(200, kind, chunked=True, extra=extra)
         if self.engine.script.first_chunk == "empty":
             self.event(self.payload("", 0))
 
@@ -203,11 +213,11 @@ class Stream:
             body["usage"] = self.usage_block()
         return body
 
-    def usage_block(self) -> dict[str, int]:
-        r = self.request
+    def usage_block(self) -> dict[str, Any]:
+        r, told = self.request, self.engine.script.completion_tokens
         return {
             "prompt_tokens": r.prompt_tokens,
-            "completion_tokens": r.produced,
+            "completion_tokens": r.produced if told is None else told,
             "total_tokens": r.prompt_tokens + r.produced,
         }
 
@@ -227,7 +237,8 @@ class Stream:
         if self.usage != "none" and r.fault != "no_usage":
             self.event({"id": "u", "choices": [], "usage": self.usage_block()})
         self.raw("data: [DONE]\n\n")
-        self.connection.write(b"0\r\n\r\n")
+        if not self.engine.script.leaves_open:
+            self.connection.write(b"0\r\n\r\n")
         self.end("done")
         totals = self.engine.totals
         first = r.chunks[0][0]
@@ -265,7 +276,7 @@ class Connection:
         self, status: int, kind: str, *, length: int = 0, chunked: bool = False, extra: str = ""
     ) -> None:
         framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {length}"
-        connection = self.server.script.connection
+        connection = self.server.script.connection.replace("drop", "keep-alive")
         self.write(
             f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\n{framing}\r\n"
             f"Connection: {connection}\r\n{extra}\r\n".encode()
@@ -273,6 +284,8 @@ class Connection:
 
     def reply(self, body: Any, status: int = 200, kind: str = JSON, extra: str = "") -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        if "gzip" in extra:
+            data = gzip.compress(data)
         self.head(status, kind, length=len(data), extra=extra)
         self.write(data)
 
@@ -289,7 +302,10 @@ class Connection:
                 body = await self.reader.readexactly(int(headers.get("content-length", "0")))
                 method, path, _ = line.split(" ")
                 await self.server.route(self, method, path, headers, body)
-                if self.server.script.connection == "close":
+                if self.server.script.connection == "drop":
+                    await self.reader.read(1)
+                    await asyncio.sleep(0.1)
+                if self.server.script.connection != "keep-alive":
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -322,13 +338,14 @@ class Server:
             return c.refuse(401, f"wrong key: {headers.get('authorization')}")
         if faults := s.page_faults.get(path):
             status = faults.pop(0)
-            return c.refuse(status, "not now", "Retry-After: 0.1\r\n" if status == 429 else "")
+            return c.refuse(status, "not now", PAGE_HEADERS.get(status, ""))
         match path:
             case "/health":
                 return c.reply({}, s.health)
             case "/v1/models":
                 model = {"id": "stub-model", "object": "model", "max_model_len": s.max_model_len}
-                return c.reply({"object": "list", "data": [model]})
+                extra = "Content-Encoding: gzip\r\n" if s.gzip else ""
+                return c.reply({"object": "list", "data": [model]}, extra=extra)
             case "/version" if (s.metrics or "").startswith("vllm"):
                 return c.reply({"version": "0.99.1"})
             case "/props" if s.metrics == "llamacpp":

@@ -6,14 +6,17 @@ import asyncio
 import re
 import statistics
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client, Endpoint, _Answer, _message, base_url
+from servefit.profiling.answer import Answer
+from servefit.profiling.client import Client, Endpoint, base_url
 from servefit.profiling.record import Ask, Record
+from servefit.profiling.replies import message_of, retry_after
 from servefit.profiling.server import EXTRAS, Server
 from tests.stub_process import Stub, run
 
@@ -204,7 +207,15 @@ def test_the_api_key_is_sent_and_never_shown(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host", "http://", "http://user:secret@host", "http://host/v1?key=secret"]
+    "url",
+    [
+        "ftp://host",
+        "http://",
+        "http://user:secret@host",
+        "http://host/v1?key=secret",
+        "http://user:secret@[::1",
+        "http://user:secret@host:abc",
+    ],
 )
 def test_addresses_that_are_none_or_hold_a_secret_are_refused(url: str) -> None:
     with pytest.raises(ServefitError) as error:
@@ -212,6 +223,109 @@ def test_addresses_that_are_none_or_hold_a_secret_are_refused(url: str) -> None:
     assert "secret" not in str(error.value).removeprefix(url) or "leak a secret" in str(error.value)
     assert "user:secret" not in str(error.value)
     assert "key=secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://[::1", "malformed"),
+        ("http://host:99999", "port"),
+        ("http://host:abc", "port"),
+        ("http://host:0", "port"),
+        ("http://ho st:8000", "malformed"),
+        ("http://host:8000/v1/completions", "base URL, http://host:8000$"),
+        ("http://host/llm/v1/chat/completions/", "base URL, http://host/llm$"),
+        ("http://host/v1/models", "base URL, http://host$"),
+    ],
+)
+def test_mistaken_addresses_are_named_with_the_remedy(url: str, words: str) -> None:
+    with pytest.raises(ServefitError, match=words) as error:
+        base_url(url)
+    assert str(error.value).startswith(f"{url}: ")
+
+
+def test_a_metrics_address_that_is_none_is_a_mistake_of_the_user() -> None:
+    async def work() -> None:
+        async with Client("http://127.0.0.1:9") as client:
+            await client.query("http://[::1/metrics")
+
+    with pytest.raises(ServefitError, match=r"^http://\[::1/metrics: is no address"):
+        run(work())
+
+
+@pytest.mark.parametrize("count", [-5, 10**400, True, 3.5, "7"])
+def test_a_count_that_can_be_none_fails_the_request(stub: Stub, count: Any) -> None:
+    stub.script(completion_tokens=count)
+    (record,) = send(stub)
+    assert (record.outcome, record.error) == ("failed", "bad_json")
+    assert "completion_tokens" in (record.detail or "")
+
+
+def test_a_count_that_falls_leaves_the_tokens_of_a_chunk_unknown() -> None:
+    record = Record(Ask(1, 9), 0.0)
+    answer = Answer(record)
+    for count in (4, 2, 9):
+        event = f'{{"choices":[{{"text":"w"}}],"usage":{{"completion_tokens":{count}}}}}'
+        answer.feed(f"data: {event}\n\n".encode(), 1.0)
+    assert (record.chunk_tokens, record.output_tokens) == ([4, None, 7], 9)
+
+
+def test_a_connection_closed_without_a_word_costs_no_request(stub: Stub) -> None:
+    """Each request after the first goes over a connection that is then closed, 0.1 s later."""
+    stub.script(connection="drop")
+    records = send(stub, 3, count=5)
+    assert {r.outcome for r in records} == {"completed"}, records[1].detail
+    assert [r.reconnects for r in records] == [0, 1, 1, 1, 1]
+    assert [r["outcome"] for r in stub.log()] == ["done"] * 5
+    for record, logged in zip(records, stub.log(), strict=True):
+        assert record.sent_s is not None
+        # Sent is when it was sent again: what was before is no part of its TTFT.
+        assert 0 < logged["received"] - record.sent_s < 0.05
+
+
+def test_a_connection_cut_within_an_answer_is_not_asked_again(stub: Stub) -> None:
+    stub.script(faults=[{"kind": "cut", "at": [1]}])
+    first, second = send(stub, count=2)
+    assert first.outcome == "completed"
+    assert (second.error, second.reconnects) == ("cut", 0)
+    assert len(stub.log()) == 2
+
+
+def test_a_stream_left_open_ends_with_done(stub: Stub) -> None:
+    stub.script(leaves_open=True)
+    begun_s = time.perf_counter()
+    records = send(stub, 5, count=5)
+    assert time.perf_counter() - begun_s < 1.0
+    assert {r.outcome for r in records} == {"completed"}
+    assert all(r.finished_s - r.last_token_s < 0.01 for r in records)  # type: ignore[operator]
+
+
+def test_connections_are_used_again_after_done(stub: Stub) -> None:
+    ports: set[int] = set()
+
+    async def work() -> None:
+        nonlocal ports
+        async with Client(stub.url) as client:
+            for _ in range(10):
+                record = Record(Ask(8, 3), 0.0)
+                body = SERVER.body("[5,6,7,8,9,10,11,12]", record.ask)
+                await client.generate("completions", body, record)
+                connections = client.session.connector._conns.values()  # type: ignore[union-attr]
+                ports |= {
+                    protocol.transport.get_extra_info("sockname")[1]  # type: ignore[union-attr]
+                    for pool in connections
+                    for protocol, _ in pool
+                }
+
+    run(work())
+    assert len(ports) == 1
+
+
+def test_a_compressed_stream_is_named(stub: Stub) -> None:
+    stub.script(gzip=True)
+    (record,) = send(stub)
+    assert (record.outcome, record.error) == ("failed", "content_encoding")
+    assert "gzip" in (record.detail or "")
 
 
 def test_addresses_are_taken_with_and_without_v1() -> None:
@@ -241,16 +355,14 @@ def test_addresses_are_taken_with_and_without_v1() -> None:
 def test_retry_after_is_seconds_or_a_date_by_the_servers_clock(
     headers: dict[str, str], seconds: float | None
 ) -> None:
-    from servefit.profiling.client import _retry_after
-
-    assert _retry_after(headers) == seconds
+    assert retry_after(headers) == seconds
 
 
 @pytest.mark.parametrize("start", [0, 70, 78])
 @pytest.mark.parametrize("event", ["data: {}\n\n", 'data: {{"choices": ["{}"]}}\n\n'])
 def test_garbage_that_repeats_the_key_is_told_without_it(start: int, event: str) -> None:
     record = Record(Ask(1, 1), 0.0)
-    _Answer(record).feed(event.format("x" * start + "top-secret-key").encode(), 1.0)
+    Answer(record).feed(event.format("x" * start + "top-secret-key").encode(), 1.0)
     assert record.error == "bad_json"
     told = Client("http://127.0.0.1:9", api_key="top-secret-key").redact(record.detail or "")
     assert "***" in told
@@ -260,6 +372,6 @@ def test_garbage_that_repeats_the_key_is_told_without_it(start: int, event: str)
 @pytest.mark.parametrize("event", ["[" * 100_000, '{"choices": ' + "[" * 100_000])
 def test_nesting_without_end_fails_the_request_alone(event: str) -> None:
     record = Record(Ask(1, 1), 0.0)
-    _Answer(record).feed(f"data: {event}\n\n".encode(), 1.0)
+    Answer(record).feed(f"data: {event}\n\n".encode(), 1.0)
     assert (record.outcome, record.error) == ("failed", "bad_json")
-    assert _message(event) == event
+    assert message_of(event) == event

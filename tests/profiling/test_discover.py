@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client, Reply
+from servefit.profiling.client import Client
 from servefit.profiling.discover import discover
 from servefit.profiling.engines import read_metrics, recognise
 from servefit.profiling.patience import OutOfTimeError, Patience
 from servefit.profiling.probe import make_prompts, probe
 from servefit.profiling.prometheus import parse_metrics
 from servefit.profiling.record import Ask, Record
+from servefit.profiling.replies import Reply
 from servefit.profiling.server import EXTRAS, Server
 from tests.stub_process import Stub, run
 
@@ -501,3 +502,23 @@ def test_an_answer_without_end_is_not_read(stub: Stub, monkeypatch: pytest.Monke
             return await client.query("/v1/models"), client.failure
 
     assert run(work()) == (None, "protocol: an answer of more than 20 bytes")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ({"gzip": True}, "content encoding gzip.*switch it off"),
+        ({"page_faults": {"/v1/models": [301]}}, "HTTP 301 redirects to https://elsewhere.example"),
+    ],
+)
+def test_compressed_and_redirected_answers_are_named(
+    stub: Stub, script: dict[str, Any], words: str
+) -> None:
+    stub.script(**script)
+
+    async def work() -> None:
+        async with Client(stub.url) as client:
+            await discover(client)
+
+    with pytest.raises(ServefitError, match=words):
+        run(work())

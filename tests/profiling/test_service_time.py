@@ -134,3 +134,15 @@ def test_late_sends_are_told_by_their_mean_and_their_number() -> None:
     m = Measurement(window, (0.01, 0.01), "precision", 1.0, Metrics(), [0.0], [record])
     flags = list(flags_of(Point(1, input_length="10", output_length="4"), m))
     assert "client_late: sends 1 ms late on average, 0 of 1 by more than 5 ms" in flags
+
+
+def test_usage_of_no_tokens_is_a_disagreement_and_no_crash() -> None:
+    record = Record(Ask(10, 4), 6.5, sent_s=6.5, first_token_s=6.6, last_token_s=6.7)
+    record.finished_s, record.outcome = 6.7, "completed"
+    record.input_tokens = record.output_tokens = 0
+    window = Window(6.0, 8.0, Requests([record]), Requests(), in_flight=1.0, growth=0.0)
+    counted = Metrics(2.0, 9, delta={"prompt_tokens": 10.0, "generation_tokens": 4.0})
+    m = Measurement(window, (0.01, 0.01), "precision", 1.0, counted, [0.0], [record])
+    point = Point(1, input_length="10", output_length="4")
+    flags = measured_row(point, Server("opt-125m", "vllm"), m)["flags"]
+    assert "server_counts_5_prompt_tokens_per_s, client 0" in flags

@@ -7,22 +7,28 @@ microseconds at 128 streams), which is what bounds the timing error of a busy cl
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import json
-import math
 import ssl
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+import yarl
 
 from servefit.errors import ServefitError
+from servefit.profiling.answer import Answer
 from servefit.profiling.record import Record
-from servefit.profiling.sse import EventDecoder
+from servefit.profiling.replies import (
+    Reply,
+    encoding_of,
+    encoding_refusal,
+    kind_of,
+    location_of,
+    message_of,
+    retry_after,
+)
 
 Endpoint = Literal["completions", "chat"]
 PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -30,38 +36,32 @@ PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/cha
 KEEPALIVE_S = 3.0
 CONNECT_TIMEOUT_S = 10.0
 QUERY_TIMEOUT_S = 10.0
-#: A longer pause asked for by ``Retry-After`` is not waited for.
-MAX_RETRY_AFTER_S = 60.0
 MAX_DETAIL = 200
-#: What `json.loads` does with text, without its guess at an encoding.
-DECODE = json.JSONDecoder().decode
 #: No page, list of models or tokenised text is longer; what is, is not read to its end.
 MAX_REPLY_BYTES = 16 * 2**20
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A short, complete answer: its status, its body as text, the pause that it asks for."""
-
-    status: int
-    text: str
-    retry_after_s: float | None = None
-
-    def json(self) -> Any:
-        """The body as JSON; ``None`` where it is none."""
-        try:
-            return json.loads(self.text)
-        except (ValueError, RecursionError):
-            return None
+#: A connection that was closed while it was idle breaks so soon after it is used again.
+STALE_S = 1.0
+#: After ``[DONE]`` the end of the body is waited for by the request, and then without it.
+DRAIN_S, LONG_DRAIN_S = 0.02, 1.0
 
 
 def base_url(url: str) -> str:
     """The server's address without ``/v1``.
 
     Raises:
-        ServefitError: not an http(s) address, or one that carries a secret.
+        ServefitError: not an http(s) address, one of a route, or one that carries a secret.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        yarl.URL(parts.geturl())
+        port = parts.port
+        if port == 0 or any(map(str.isspace, url)):
+            raise ValueError("port 0" if port == 0 else "white space")
+    except ValueError as error:
+        told = "the address" if "@" in url or "?" in url else url  # no secret is repeated
+        port_is_wrong = "port" in str(error).lower()
+        why = "its port is no number from 1 to 65535" if port_is_wrong else "is malformed"
+        raise ServefitError(f"{told}: {why}: give http://HOST:PORT") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ServefitError(f"{url}: is not a server's address: give http://HOST:PORT")
     if parts.username or parts.password or parts.query or parts.fragment:
@@ -69,8 +69,20 @@ def base_url(url: str) -> str:
             f"{parts.scheme}://{parts.hostname}: an address with a user, password or query is "
             "refused, since it could leak a secret: put the API key into the environment"
         )
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+    path = parts.path.rstrip("/")
+    for route in (*PATHS.values(), "/v1/models"):
+        if path.endswith(route):
+            base = urlunsplit((parts.scheme, parts.netloc, path.removesuffix(route), "", ""))
+            raise ServefitError(f"{url}: is one route of a server: give its base URL, {base}")
+    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
+
+
+@dataclass
+class _Attempt:
+    """One way of a request over a connection: whether that had been used before."""
+
+    record: Record
+    reused: bool = False
 
 
 class Client:
@@ -107,11 +119,14 @@ class Client:
                 raise ServefitError(f"{ca_file}: no certificates can be read: {error}") from None
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._session: aiohttp.ClientSession | None = None
+        self._leaves_open = False
+        self._drains: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         """Open the session."""
         trace = aiohttp.TraceConfig()
         trace.on_request_headers_sent.append(_stamp_sent)
+        trace.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self._tls),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
@@ -123,6 +138,9 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
+        for task in self._drains:
+            task.cancel()
+        await asyncio.gather(*self._drains, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
 
@@ -165,9 +183,19 @@ class Client:
                         self.failure = f"protocol: an answer of more than {MAX_REPLY_BYTES} bytes"
                         return None
                     text = body.decode("utf-8", "replace")
-                    return Reply(response.status, text, _retry_after(response.headers))
+                    return Reply(
+                        response.status,
+                        text,
+                        retry_after(response.headers),
+                        encoding_of(response.headers),
+                        location_of(response.status, response.headers),
+                    )
+        except aiohttp.InvalidURL:
+            raise ServefitError(
+                f"{path}: is no address: give it as http://HOST:PORT/metrics"
+            ) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.failure = self.redact(f"{_kind(error)}: {str(error) or type(error).__name__}")
+            self.failure = self.redact(f"{kind_of(error)}: {str(error) or type(error).__name__}")
             return None
 
     async def generate(self, endpoint: Endpoint, body: bytes, record: Record) -> None:
@@ -177,35 +205,86 @@ class Client:
         """
         record.scheduled_s = record.scheduled_s or time.perf_counter()
         try:
-            async with self.session.post(
-                self.url + PATHS[endpoint],
-                data=body,
-                headers={"Content-Type": "application/json", **self._headers},
-                allow_redirects=False,
-                trace_request_ctx=record,
-            ) as response:
+            async with await self._post(endpoint, body, record) as response:
                 if await self._refused(response, record):
                     return
-                answer = _Answer(record)
+                answer = Answer(record)
                 async for data in response.content.iter_any():
                     answer.feed(data, time.perf_counter())
                     if record.outcome == "failed":
                         response.close()
+                        return
+                    if answer.done:
                         break
                 answer.end(time.perf_counter())
+                await self._drain(response)
         except asyncio.CancelledError:
-            record.outcome, record.finished_s = "cancelled", time.perf_counter()
+            if record.outcome == "running":
+                record.outcome, record.finished_s = "cancelled", time.perf_counter()
             raise
         except (aiohttp.ClientError, TimeoutError, OSError, ServefitError) as error:
-            record.fail(_kind(error), f"{type(error).__name__}: {error}", time.perf_counter())
+            record.fail(kind_of(error), f"{type(error).__name__}: {error}", time.perf_counter())
         finally:
             if record.detail is not None:
                 record.detail = self.redact(record.detail)
 
+    async def _post(
+        self, endpoint: Endpoint, body: bytes, record: Record
+    ) -> aiohttp.ClientResponse:
+        """Send ``body`` up to the head of the answer.
+
+        A server may close a connection just when it is used again. One that breaks at once and
+        before any answer is replaced by another, and the request counts from there.
+        """
+        while True:
+            attempt = _Attempt(record)
+            try:
+                return await self.session.post(
+                    self.url + PATHS[endpoint],
+                    data=body,
+                    headers={"Content-Type": "application/json", **self._headers},
+                    allow_redirects=False,
+                    trace_request_ctx=attempt,
+                )
+            except (aiohttp.ClientConnectionError, ConnectionError):
+                sent_s = record.sent_s or time.perf_counter()
+                if not attempt.reused or time.perf_counter() - sent_s > STALE_S:
+                    raise
+                record.reconnects += 1
+                record.sent_s = None
+
+    async def _drain(self, response: aiohttp.ClientResponse) -> None:
+        """Read the rest of a body, so that its connection can be used again.
+
+        It mostly comes with ``[DONE]``. Where it does not, the request does not wait; a server that
+        has once left a stream open is no more waited for at all.
+        """
+        if response.content.at_eof():
+            return
+        if self._leaves_open:
+            response.close()
+            return
+        rest = asyncio.create_task(self._read_rest(response))
+        self._drains.add(rest)
+        rest.add_done_callback(self._drains.discard)
+        await asyncio.wait([rest], timeout=DRAIN_S)
+
+    async def _read_rest(self, response: aiohttp.ClientResponse) -> None:
+        try:
+            async with asyncio.timeout(LONG_DRAIN_S):
+                async for _ in response.content.iter_any():
+                    pass
+        except TimeoutError:
+            self._leaves_open = True
+        except (aiohttp.ClientError, OSError):
+            pass  # cut: the answer was whole
+        finally:
+            response.close()
+
     async def _refused(self, response: aiohttp.ClientResponse, record: Record) -> bool:
         """Record an answer that is no stream of events."""
-        kind = response.content_type
-        if response.status == 200 and kind == "text/event-stream":
+        kind, encoding = response.content_type, encoding_of(response.headers)
+        if response.status == 200 and kind == "text/event-stream" and encoding is None:
             return False
         text = ""
         try:
@@ -214,11 +293,15 @@ class Client:
         except (aiohttp.ClientError, TimeoutError, OSError):
             pass
         response.close()
-        error, message = f"http_{response.status}", f"HTTP {response.status}: {_message(text)}"
-        if response.status == 200:
+        error, message = f"http_{response.status}", f"HTTP {response.status}: {message_of(text)}"
+        if (location := location_of(response.status, response.headers)) is not None:
+            message = f"HTTP {response.status}: redirects to {location}, which is not followed"
+        elif encoding is not None:
+            error, message = "content_encoding", encoding_refusal(encoding)
+        elif response.status == 200:
             error, message = "content_type", f"content type {kind} instead of text/event-stream"
         record.fail(error, self.redact(message), time.perf_counter())
-        record.retry_after_s = _retry_after(response.headers)
+        record.retry_after_s = retry_after(response.headers)
         return True
 
 
@@ -230,123 +313,15 @@ async def _head(content: aiohttp.StreamReader, most: int) -> bytes:
     return bytes(data)
 
 
-class _Answer:
-    """Reads the events of one answer into its record."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.decoder = EventDecoder()
-        self.counted = 0
-        self.done = False
-
-    def feed(self, data: bytes, at_s: float) -> None:
-        for kind, text in self.decoder.feed(data):
-            if self.record.outcome == "failed":
-                return
-            if text == b"[DONE]":
-                self.done = True
-                continue
-            try:
-                event = DECODE(text.decode())
-            except (ValueError, RecursionError):  # the latter by nesting
-                event = None
-            if not isinstance(event, dict):
-                self.record.fail(
-                    "bad_json", f"not a JSON object: {text.decode('utf-8', 'replace')}", at_s
-                )
-                return
-            if kind == "error" or event.get("error") or event.get("object") == "error":
-                self.record.fail("error_event", _message(text.decode("utf-8", "replace")), at_s)
-                return
-            self._event(event, at_s)
-
-    def _event(self, event: dict[str, Any], at_s: float) -> None:
-        record = self.record
-        tokens = None
-        usage = event.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-            record.output_tokens = usage["completion_tokens"]
-            if isinstance(usage.get("prompt_tokens"), int):
-                record.input_tokens = usage["prompt_tokens"]
-            if self.counted or not record.chunk_s:  # else: only the last chunk has a count
-                tokens = usage["completion_tokens"] - self.counted
-                self.counted = usage["completion_tokens"]
-        choices = event.get("choices")
-        if not choices:
-            return
-        try:
-            choice = choices[0]
-            record.finish_reason = choice.get("finish_reason") or record.finish_reason
-            delta = choice.get("delta") or {}
-            reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-            text = choice.get("text") or delta.get("content") or delta.get("tool_calls")
-        except (AttributeError, LookupError, TypeError):
-            record.fail("bad_json", f"malformed choices: {choices}", at_s)
-            return
-        # Text may be empty while tokens are produced (half a character): counts go before text.
-        if not text and not reasoning and not (tokens or 0) > 0:
-            record.empty_chunks += 1
-            return
-        record.reasoning_chunks += bool(reasoning)
-        if record.first_token_s is None:
-            record.first_token_s = at_s
-        record.last_token_s = at_s
-        record.chunk_s.append(at_s)
-        record.chunk_tokens.append(tokens)
-
-    def end(self, at_s: float) -> None:
-        record = self.record
-        if record.outcome == "failed":
-            return
-        if not self.done and record.finish_reason is None:
-            record.fail("cut", "the stream ended before the answer did", at_s)
-        elif record.first_token_s is None:
-            counted = f", though {record.output_tokens} are counted" if record.output_tokens else ""
-            record.fail("empty", f"no chunk of the answer shows a token{counted}", at_s)
-        else:
-            record.outcome, record.finished_s = "completed", at_s
-
-
 async def _stamp_sent(_session: object, context: SimpleNamespace, _params: object) -> None:
     """Note when a request's bytes go to its socket, after any wait for a connection."""
-    record = getattr(context, "trace_request_ctx", None)
-    if isinstance(record, Record):
-        record.sent_s = time.perf_counter()
+    attempt = getattr(context, "trace_request_ctx", None)
+    if isinstance(attempt, _Attempt):
+        attempt.record.sent_s = time.perf_counter()
 
 
-def _kind(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return "tls"
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return "connect"
-    if isinstance(error, TimeoutError):
-        return "timeout"
-    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError):
-        return "cut"
-    return "protocol"
-
-
-def _message(text: str) -> str:
-    """The words of an error body, whichever of the usual forms it has."""
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(body, dict):
-        return text
-    error = body.get("error", body.get("detail", body.get("message", text)))
-    return str(error.get("message", error) if isinstance(error, dict) else error)
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a ``Retry-After`` header: a number, or a date by the server's own clock."""
-    value = headers.get("Retry-After", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            dates = [email.utils.parsedate_to_datetime(d) for d in (value, headers.get("Date", ""))]
-            seconds = (dates[0] - dates[1]).total_seconds()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None
+async def _note_reuse(_session: object, context: SimpleNamespace, _params: object) -> None:
+    """Note that a request goes over a connection that was used before."""
+    attempt = getattr(context, "trace_request_ctx", None)
+    if isinstance(attempt, _Attempt):
+        attempt.reused = True

@@ -8,7 +8,7 @@ from typing import Any
 
 from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
-from servefit.profiling.client import Client, Reply
+from servefit.profiling.client import Client
 from servefit.profiling.engines import (
     canonical_engine,
     count_engines,
@@ -17,6 +17,7 @@ from servefit.profiling.engines import (
     recognise,
 )
 from servefit.profiling.patience import Patience, passes
+from servefit.profiling.replies import Reply
 from servefit.profiling.server import SETTINGS, Server
 
 #: Who owns a model, by ``/v1/models`` -> engine.
@@ -129,6 +130,8 @@ async def _model_card(patience: Patience, model: str | None) -> dict[str, Any]:
             f"{client.url}: no answer ({client.failure}): is the server running, and is this its "
             "URL?"
         )
+    if reply.astray is not None:
+        raise ServefitError(f"{client.url}: {client.redact(reply.astray)}")
     body = reply.json()
     cards = body.get("data") if isinstance(body, dict) else None
     cards = cards if isinstance(cards, list) else []

@@ -52,6 +52,7 @@ def flags_of(point: Point, m: Measurement) -> Iterable[str]:
     unsure = sum(r.output_tokens is None and r.finish_reason != "length" for r in done)
     uncounted = sum(r.output_tokens is None for r in done)
     reasoning = sum(r.reasoning_chunks > 0 for r in done)
+    reconnects = sum(r.reconnects for r in done)
     if wrong_in:
         yield f"input_length_differs: {wrong_in} of {len(done)}"
     if short:
@@ -67,6 +68,8 @@ def flags_of(point: Point, m: Measurement) -> Iterable[str]:
     yield from _first_tokens(done)
     if reasoning:
         yield f"reasoning: {reasoning} of {len(done)}"
+    if reconnects:
+        yield f"reconnects: {reconnects} connections were closed when they were to be used again"
     if m.left_out:
         yield f"trace_rows_left_out: {m.left_out}"
     for kind in sorted({r.error or "" for r in failed}):
@@ -140,7 +143,7 @@ def _disagreement(m: Measurement) -> Iterable[str]:
     most = MAX_TOKEN_DIFFERENCE + m.metrics.duration_err_s / (m.metrics.duration_s or math.inf)
     for kind, (counter, ours) in tokens.items():
         counted, seen = m.metrics.rate_per_s(counter), ours / window.duration_s
-        if counted is not None and abs(counted / seen - 1) > most:
+        if counted is not None and abs(counted - seen) > most * seen:
             yield f"server_counts_{counted:.4g}_{kind}_tokens_per_s, client {seen:.4g}"
 
 

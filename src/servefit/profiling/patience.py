@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from servefit.errors import ServefitError
-from servefit.profiling.client import PATHS, Client, Reply
+from servefit.profiling.client import PATHS, Client
 from servefit.profiling.record import Ask, Record
+from servefit.profiling.replies import Reply
 from servefit.profiling.server import Server
 
 #: Time that failures before the first point may cost in all: failed attempts and pauses.

@@ -32,6 +32,7 @@ class Record:
         input_tokens, output_tokens: as the server counted them.
         finish_reason: the server's word for why it stopped.
         empty_chunks: chunks that carry no token, such as a chat's opening one.
+        reconnects: connections that were closed when it was to use them again.
         reasoning_chunks: chunks that carry reasoning, which counts as output.
         outcome: what became of it.
         error: kind of failure in one word, such as ``http_503`` or ``cut``.
@@ -54,6 +55,7 @@ class Record:
     finish_reason: str | None = None
     empty_chunks: int = 0
     reasoning_chunks: int = 0
+    reconnects: int = 0
     outcome: Outcome = "running"
     error: str | None = None
     detail: str | None = None

@@ -23,7 +23,7 @@ MIN_GROUPS = 4
 CONFIDENCE = 0.95
 #: Correlation of neighbouring groups is taken as at most this, and degrees of freedom as at least
 #: this: with less of either an interval says nothing.
-MAX_CORRELATION, MIN_FREEDOM = 0.95, 2.0
+MAX_CORRELATION, MIN_FREEDOM = 0.9, 2.0
 #: Groups are joined if so many remain; by this factor their interval may be wider by chance.
 MIN_JOINED, CHANCE = 6, 1.4
 #: An interval of fewer independent groups must be narrower by this factor to end a point.
