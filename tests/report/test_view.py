@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servefit import api, laws
-from servefit.advise import Advice, Slo, parse_slos
+from servefit.advise import Advice, Slo, Terms, parse_slos
 from servefit.advise.words import replica_sentences
 from servefit.laws.intervals import intervals
 from servefit.laws.step.why import why
@@ -15,7 +15,7 @@ from servefit.points import Serving
 from servefit.report.charts import CAUSE_COLOURS, PART_COLOURS
 from servefit.report.figures import interval_name, main_figure, place, shown_latencies
 from servefit.report.fit import COVERAGES, goodness, parameter_rows
-from servefit.report.series import mark_rows, series
+from servefit.report.series import REACH, mark_rows, series
 from servefit.report.view import Question, View, drawn_caps, look
 
 FIT = api.as_calibration("prior:step")
@@ -225,3 +225,37 @@ def test_no_confidence_is_rounded_to_certainty(confidence: float, said: str, int
     assert f"with {said} confidence" in replica_sentences(view.answer)[0]
     impossible = asked(slo="tpot=1us", confidence=confidence)
     assert f"at {said} confidence: batch 1 comes nearest" in impossible.sentence
+
+
+def batch_within(view: View) -> float:
+    """The largest batch that keeps the SLO on TPOT."""
+    curve, slo = view.problem.curve, view.problem.slos[0]
+    return float(curve.batch[curve.latency_s["tpot"] <= slo.limit_s].max())
+
+
+def test_curves_end_where_nothing_that_matters_is_near() -> None:
+    far = asked("tpot=9ms", terms=Terms(kv_capacity_tokens=5e6))
+    data = series(far)
+    fits = float(np.max(far.problem.curve.batch))
+    assert far.cap is not None
+    end = max(row["batch"] for row in data["curve"])
+    assert far.knee_batch is not None
+    assert 7 * far.cap < end <= REACH * max(far.cap, batch_within(far)) < fits
+    assert end > far.knee_batch
+    for name in ("steps", "marks", "extent"):
+        assert max(row["batch"] for row in data[name]) <= end * 1.1, name
+    near = asked("tpot=40ms")
+    assert max(row["batch"] for row in series(near)["curve"]) == np.max(near.problem.curve.batch)
+    assert any("KV full" in row["label"] for row in series(near)["marks"])
+
+
+def test_the_extent_spans_all_that_is_drawn() -> None:
+    data = series(asked())
+    first, last = data["extent"]
+    assert first["batch"] == min(row["batch"] for row in data["curve"])
+    assert last["batch"] == max(row["batch"] for row in data["curve"])
+    for column in ("tokens_per_s", "tpot_ms", "ttft_ms", "e2e_s"):
+        tops = [row[f"{column}_high"] for row in data["curve"]]
+        assert first[column] == last[column] >= max(tops)
+    at_end = [row["ms"] for row in data["steps"] if row["batch"] == last["batch"]]
+    assert last["ms"] == pytest.approx(sum(at_end))

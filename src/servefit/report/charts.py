@@ -33,11 +33,25 @@ PART_COLOURS = {
     "freed": GREEN,
     "not given to the engine": "#DDE2E8",
 }
-#: By level of a mark, where its label stands: along the rule, and left or right of it.
-LABEL_PLACES: tuple[tuple[Any, Mapping[str, Any]], ...] = (
-    ("height", {"align": "left", "dx": 5, "baseline": "bottom", "dy": -3}),
-    (0, {"align": "right", "dx": -5, "baseline": "top", "dy": 4}),
-    ({"expr": "height / 2"}, {"align": "center", "baseline": "top", "dy": 4}),
+LEFT_FOOT = ("height", {"align": "left", "dx": 5, "baseline": "bottom", "dy": -3})
+RIGHT_FOOT = ("height", {"align": "left", "dx": 5, "baseline": "top", "dy": 4})
+LEFT_HEAD = (0, {"align": "right", "dx": -5, "baseline": "bottom", "dy": -3})
+RIGHT_HEAD = (0, {"align": "right", "dx": -5, "baseline": "top", "dy": 4})
+MIDDLE = ({"expr": "height / 2"}, {"align": "center", "baseline": "top", "dy": 4})
+Place = tuple[Any, Mapping[str, Any]]
+#: Where the labels of marks stand along their rules: a test of the mark, and the place. Throughput
+#: leaves room at the foot; a latency does at the head, but where it ends, by what limits the batch.
+UNDER_THE_CURVE: tuple[tuple[str, Place], ...] = (
+    ("datum.level % 3 === 0", LEFT_FOOT),
+    ("datum.level % 3 === 1", RIGHT_HEAD),
+    ("datum.level % 3 === 2", MIDDLE),
+)
+OVER_THE_CURVE: tuple[tuple[str, Place], ...] = (
+    ("datum.level % 3 === 0 && datum.kind !== 'limit'", LEFT_HEAD),
+    ("datum.level % 3 === 1 && datum.kind !== 'limit'", RIGHT_HEAD),
+    ("datum.level % 3 === 0 && datum.kind === 'limit'", LEFT_FOOT),
+    ("datum.level % 3 === 1 && datum.kind === 'limit'", RIGHT_FOOT),
+    ("datum.level % 3 === 2", MIDDLE),
 )
 BATCH = "requests running at once (batch)"
 
@@ -135,24 +149,24 @@ def over_batch(name: str, ink: Ink = PAPER) -> Any:
             ],
         )
     )
-    rules, labels = _marks(ink)
+    rules, labels = _marks(ink, UNDER_THE_CURVE if name == "throughput" else OVER_THE_CURVE)
     slo = [] if name == "throughput" else _slo(name, y, ink)
-    return alt.layer(_extent(), band, rules, line, *slo, *labels, measured, hover)
+    return alt.layer(_extent(), _extent(y), band, rules, line, *slo, *labels, measured, hover)
 
 
-def _amount(column: str, title: str) -> alt.Y:
+def _amount(column: str, title: str, stack: Any = alt.Undefined) -> alt.Y:
     """A linear axis from 0."""
     label = "datum.value == 0 ? '0' : datum.label"
     axis = alt.Axis(format="~s", tickCount=5, labelExpr=label)
-    return alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=True), axis=axis)
+    return alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=True), axis=axis, stack=stack)
 
 
-def _extent() -> Any:
-    """Nothing to see: every picture of a view spans the same batches."""
-    return named("extent").mark_point(opacity=0, size=0).encode(x=batch_axis())
+def _extent(y: Any = alt.Undefined) -> Any:
+    """Nothing to see: every picture of a view spans the same batches, and all that it shows."""
+    return named("extent").mark_point(opacity=0, size=0).encode(x=batch_axis(), y=y)
 
 
-def _marks(ink: Ink) -> tuple[Any, list[Any]]:
+def _marks(ink: Ink, places: Iterable[tuple[str, Place]]) -> tuple[Any, list[Any]]:
     """Vertical rules, and the labels along them, of near ones at different heights."""
     kinds = {"cap": ink.cap, "limit": ink.limit, "knee": ink.knee}
     scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
@@ -168,11 +182,11 @@ def _marks(ink: Ink) -> tuple[Any, list[Any]]:
         ),
     )
     labels = [
-        marks.transform_filter(f"datum.level % {len(LABEL_PLACES)} === {level}")
+        marks.transform_filter(test)
         .mark_text(angle=270, fontSize=11, fontWeight="bold", **place, **look)
         .encode(x=batch_axis(), y=alt.value(y), text="label:N", color=colour)
         for look in (ink.rim, {})
-        for level, (y, place) in enumerate(LABEL_PLACES)
+        for test, (y, place) in places
     ]
     return rules, labels
 
@@ -199,7 +213,7 @@ def steps(title: str, causes: Iterable[str]) -> Any:
         .mark_area(opacity=0.9, line=False)
         .encode(
             x=batch_axis(),
-            y=alt.Y("ms:Q", title=title, stack="zero", axis=alt.Axis(format="~s", tickCount=5)),
+            y=_amount("ms", title, stack="zero"),
             color=alt.Color(
                 "cause:N",
                 title=None,
@@ -214,7 +228,7 @@ def steps(title: str, causes: Iterable[str]) -> Any:
             ],
         )
     )
-    return _extent() + areas
+    return alt.layer(_extent(), _extent(_amount("ms", title, stack=None)), areas)
 
 
 def memory() -> Any:

@@ -5,7 +5,7 @@ Units are those of the axes: tokens/s, ms, s, GiB, requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -27,6 +27,9 @@ LATENCY_COLUMNS: Mapping[str, tuple[str, float]] = {
     "ttft": ("ttft_ms", 1e3),
     "e2e": ("e2e_s", 1.0),
 }
+COLUMNS = tuple(column for column, _ in LATENCY_COLUMNS.values())
+#: How many times the batch that is asked for, and the largest that was measured, the curves go.
+REACH, NEAR = 8.0, 1.25
 #: Marks that lie so near each other share a label.
 SAME_PLACE = 1.04
 #: Labels of marks that lie nearer than this would overlap side by side.
@@ -40,18 +43,58 @@ def series(view: View, observations: Observations | None = None) -> dict[str, li
         view: a question with its answer.
         observations: measured runs; those that belong to the question are drawn.
     """
-    curve = curve_rows(view)
     measured = [] if observations is None else measured_rows(view, observations)
-    batches = [row["batch"] for row in (*curve, *measured)]
+    end = last_drawn(view, measured)
+    curve, steps = (
+        [r for r in rows if r["batch"] <= end] for rows in (curve_rows(view), step_rows(view))
+    )
+    slos = slo_rows(view)
     return {
         "curve": curve,
         "measured": measured,
-        "extent": [{"batch": min(batches)}, {"batch": max(batches)}],
-        "marks": mark_rows(view),
-        "slos": slo_rows(view),
-        "steps": step_rows(view),
+        "extent": extent_rows([*curve, *measured], slos, steps),
+        "marks": mark_rows(view, end),
+        "slos": slos,
+        "steps": steps,
         "memory": memory_rows(view),
     }
+
+
+def last_drawn(view: View, measured: Sequence[Row]) -> float:
+    """The largest batch that is drawn.
+
+    Far more than anybody asks for may fit: the curves end at `REACH` times the recommended batch
+    or the largest within an SLO, show the knee and what was measured, and all that fits if that
+    is not twice as far.
+    """
+    curve = view.problem.curve
+    last = float(np.max(curve.batch))
+    ends = [NEAR * row["batch"] for row in measured]
+    if view.cap is not None:
+        ends.append(REACH * float(curve.batch[np.searchsorted(curve.cap, view.cap)]))
+    if view.knee_batch is not None and view.knee_batch <= last:
+        ends.append(2 * view.knee_batch)
+    for slo in view.problem.slos:
+        kept = curve.batch[curve.latency_s[slo.latency] <= slo.limit_s]
+        ends += [REACH * float(np.max(kept))] if kept.size else []
+    end = max(ends, default=last)
+    return end if 2 * end < last else last
+
+
+def extent_rows(rows: Sequence[Row], slos: Sequence[Row], steps: Sequence[Row]) -> list[Row]:
+    """The least and the largest batch, each with the most of every column that is drawn."""
+    tops: Row = {}
+    for row in (*rows, *slos):
+        for name, value in row.items():
+            column = name.removesuffix("_low").removesuffix("_high")
+            if column in ("tokens_per_s", *COLUMNS) and value is not None:
+                tops[column] = max(value, tops.get(column, 0.0))
+    total: dict[float, float] = {}
+    for row in steps:
+        total[row["batch"]] = total.get(row["batch"], 0.0) + (row["ms"] or 0.0)
+    tops["ms"] = max(total.values(), default=None)
+    batches = [row["batch"] for row in rows]
+    return [{"batch": batch, **tops} for batch in (min(batches), max(batches))]
 
 
 def curve_rows(view: View) -> list[Row]:
@@ -94,10 +137,11 @@ def measured_rows(view: View, observations: Observations) -> list[Row]:
     return _rows({name: np.broadcast_to(v, shape)[same] for name, v in columns.items()})
 
 
-def mark_rows(view: View) -> list[Row]:
+def mark_rows(view: View, end: float = np.inf) -> list[Row]:
     """Vertical marks: the recommended cap, what limits the batch, and the knee.
 
-    From the left; labels of one ``level`` do not overlap.
+    From the left; labels of one ``level`` do not overlap. Where the curves end before what fits
+    does, none lies beyond their ``end``.
     """
     curve = view.problem.curve
     marks: list[tuple[float, str, str]] = []
@@ -117,7 +161,7 @@ def mark_rows(view: View) -> list[Row]:
         marks.append((view.knee_batch, "knee", f"knee {view.knee_batch:.0f}"))
     rows: list[Row] = []
     for batch, kind, label in marks:
-        if batch > 1.5 * last:
+        if batch > (1.5 * last if end >= last else end):
             continue
         near = next((r for r in rows if _ratio(r["batch"], batch) < SAME_PLACE), None)
         if near is None:
