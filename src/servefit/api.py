@@ -180,7 +180,8 @@ def as_seen(calibration: Calibration, model: ModelShape) -> ModelShape:
     """
 
     def bare(shape: ModelShape) -> ModelShape:
-        return replace(shape, weight_dtype="", kv_cache_dtype="", source="", notes=())
+        told = replace(shape, max_context_tokens=None, learned_positions=False)
+        return replace(told, weight_dtype="", kv_cache_dtype="", source="", notes=())
 
     found = [each for each in calibration.models if bare(each) == bare(model)]
     return found[0] if len(found) == 1 else model

@@ -242,14 +242,14 @@ def kv_memory(
 
 
 def gpus_needed(model: ModelShape, context_tokens: float, reservation: Reservation) -> int | None:
-    """The fewest GPUs of this kind (a power of two) that hold the model and one request.
+    """The fewest GPUs of this kind (a power of two) that share the model and hold one request.
 
     ``None`` where not even `PARALLEL_SIZES` do.
     """
     for size in PARALLEL_SIZES:
         shared = replace(reservation, weight_bytes=model.weight_bytes / size)
         one = request_kv_bytes(model, context_tokens, tensor_parallel_size=size)
-        if shared.kv_bytes >= one:
+        if shared.kv_bytes >= one and model.splits_evenly(size):
             return size
     return None
 

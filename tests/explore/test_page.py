@@ -21,6 +21,7 @@ from servefit.explore.session import Session
 from servefit.hardware import get_hardware
 from servefit.models import get_model
 from servefit.report.view import look
+from servefit.workload import Workload
 from tests.cli.conftest import Run
 from tests.explore.conftest import ASKED, view
 
@@ -165,6 +166,35 @@ def test_an_impossible_value_is_named_beside_its_control(
     response = client.get("/api/view", params=ASKED | {name: value})
     assert response.status_code == 422
     assert said in response.json()["errors"][name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "said"),
+    [
+        (
+            {"model": "Qwen/Qwen2.5-7B", "tensor_parallel_size": "8"},
+            "tensor_parallel_size",
+            "does not share the 28 query heads and 4 KV heads",
+        ),
+        ({"input_tokens": "2000"}, "input_tokens", "has learned positions for 2,048"),
+        ({"output_tokens": "2000"}, "output_tokens", "2,250 tokens"),
+        ({"workload": "long.csv"}, "workload", "has learned positions for 2,048"),
+        (
+            {"chunked_prefill": "no", "max_num_batched_tokens": "249"},
+            "max_num_batched_tokens",
+            "a prompt must fit one step, and has 250 tokens",
+        ),
+    ],
+)
+def test_what_no_engine_runs_is_said_beside_its_control(
+    session: Session, changes: dict[str, str], name: str, said: str
+) -> None:
+    traces = {"long.csv": Workload.from_lengths([1900, 2000], [100, 300], "long.csv")}
+    asked = replace(session, workloads=traces)
+    with pytest.raises(FieldError) as refused:
+        document(asked, read(asked.controls(), (ASKED | changes).items()))
+    assert set(refused.value.errors) == {name}
+    assert said in refused.value.errors[name]
 
 
 def test_every_mistake_is_named_at_once(client: httpx.Client) -> None:

@@ -20,6 +20,7 @@ from servefit.advise.candidates import candidate_caps, every_batch
 from servefit.advise.curve import Curve, predicted_curve
 from servefit.advise.decision import Limit
 from servefit.advise.reference import LatencyAt, measured_latency, predicted_latency
+from servefit.advise.servable import require_servable
 from servefit.advise.settings import ENGINES, Engine
 from servefit.advise.slo import RelativeSlo, Slo
 from servefit.calibration import Calibration
@@ -77,8 +78,12 @@ def predicted_problem(
 
     Raises:
         ServefitError: terms, candidates or confidence out of range.
+        UnservableError: see `servefit.advise.servable`.
     """
     serving = points.serving or Serving()
+    notes = require_servable(
+        points, engine=terms.engine.name, max_num_batched_tokens=terms.max_num_batched_tokens
+    )
     deployment = _deployment(
         terms,
         points.models[0],
@@ -96,8 +101,9 @@ def predicted_problem(
         caps = every_batch(min(bounds, default=None))
     else:
         caps = candidate_caps(terms.candidates)
+    curve = predicted_curve(calibration, served, caps, confidence=confidence)
     return Problem(
-        curve=predicted_curve(calibration, served, caps, confidence=confidence),
+        curve=replace(curve, notes=(*curve.notes, *notes)),
         slos=_absolute(slos, predicted_latency(calibration, served)),
         deployment=deployment,
         limits=limits,

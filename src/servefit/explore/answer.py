@@ -8,6 +8,7 @@ from typing import Any
 
 from servefit.advise import Advice, Infeasible
 from servefit.advise.document import advice_as_json
+from servefit.advise.servable import UnservableError
 from servefit.advise.words import memory_sentences, replica_sentences
 from servefit.errors import ServefitError
 from servefit.explore.blame import blame
@@ -42,6 +43,10 @@ def view_of(session: Session, values: Mapping[str, Any]) -> View:
     question = question_asked(session, values)
     try:
         return look(session.calibration, with_few_caps(session.calibration, question))
+    except UnservableError as error:
+        lengths = error.option in ("input_tokens", "output_tokens")
+        name = "workload" if lengths and values["workload"] else error.option
+        raise FieldError({name: str(error)}) from None
     except ServefitError as error:
         message = str(error)
         of = [

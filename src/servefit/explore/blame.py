@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servefit.advise import Infeasible, Slo
+from servefit.errors import ServefitError
 from servefit.explore.caps import largest_cap
 from servefit.explore.fields import FieldError
 from servefit.explore.session import Session, question_asked, slo_texts
@@ -61,8 +62,9 @@ def _without_room(session: Session, values: Mapping[str, Any]) -> str:
         if values[name] != defaults[name]:
             try:
                 asked = question_asked(session, {**values, name: defaults[name]})
-            except FieldError:
+                room = largest_cap(session.calibration, asked)
+            except (FieldError, ServefitError):
                 continue
-            if largest_cap(session.calibration, asked) >= 1:
+            if room >= 1:
                 return name
     return "model"

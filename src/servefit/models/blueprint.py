@@ -45,6 +45,7 @@ class Blueprint:
         self.num_layers = config.layers() if num_layers is None else num_layers
         self.vocab_size = config.size("vocab_size")
         self.num_ffn_matrices = 3
+        self.learned_positions = False
         self.notes: list[str] = []
         self._num_attention_heads = 0
         self._ffn_size: int | None = None
@@ -126,6 +127,8 @@ class Blueprint:
             architecture=architecture,
             source=source,
             notes=tuple(self.notes),
+            max_context_tokens=self.config.optional_size("max_position_embeddings"),
+            learned_positions=self.learned_positions,
         )
 
     def dtype(self) -> str:

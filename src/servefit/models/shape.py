@@ -37,6 +37,8 @@ class ModelShape:
         architecture: the family, as in the config's ``model_type``.
         source: where the shape comes from.
         notes: what a reader should know: parts left out, defaults taken.
+        max_context_tokens: positions that the config allows a request; ``None`` where unknown.
+        learned_positions: whether there is nothing beyond them; rotary positions can be scaled.
     """
 
     name: str
@@ -56,6 +58,8 @@ class ModelShape:
     architecture: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    max_context_tokens: int | None = None
+    learned_positions: bool = False
 
     @property
     def num_kv_heads(self) -> int:
@@ -185,6 +189,14 @@ class ModelShape:
                 f"tensor_parallel_size = {tensor_parallel_size}: must be at least 1"
             )
         return self._kv_numbers_per_token(tensor_parallel_size) * self._kv_number_bytes
+
+    def splits_evenly(self, tensor_parallel_size: int) -> bool:
+        """Whether every rank gets as many query heads, and whole KV heads or a copy of one."""
+        size = tensor_parallel_size
+        kv_heads = [g.num_kv_heads for g in self.attention if g.latent_size is None]
+        return self.num_attention_heads % size == 0 and all(
+            max(heads, size) % min(heads, size) == 0 for heads in kv_heads if heads > 0
+        )
 
     def kv_bytes(self, context_tokens: npt.ArrayLike) -> FloatArray:
         """KV bytes that one request of a given context holds.

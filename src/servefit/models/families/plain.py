@@ -38,6 +38,7 @@ def opt(config: Config) -> Blueprint:
         blueprint.matrix("other_matrices", "project_out", width, hidden)
     positions = config.size("max_position_embeddings") + OPT_POSITION_OFFSET
     blueprint.vector(positions * hidden, part="lookups")
+    blueprint.learned_positions = True
     embeddings(blueprint, width=width)
     return blueprint
 
