@@ -346,6 +346,8 @@ def test_dry_runs_launch_in_a_folder_of_their_own(
     code, _, err = servefit("profile", *fails, *LOAD, "--dry-run")
     assert code == 2
     (log,) = temporary.rglob("*.log")
+    assert servefit("profile", URL, *LOAD, "--dry-run")[0] == 2
+    assert len(list(temporary.iterdir())) == 1  # nothing was launched, nothing stays
     assert str(log) in err  # to be read
     assert log.read_text() == "1234567\n"
 
@@ -420,3 +422,11 @@ def test_formats_of_numbers_go_by_one_name(stub: Stub, servefit: Run) -> None:
     assert code == 0, err
     (row,) = json.loads(out)
     assert (row["dtype"], row["kv_cache_dtype"]) == ("float16", "fp8")
+
+
+def test_the_address_of_a_launched_server_must_be_one(servefit: Run) -> None:
+    for url in ("http://127.0.0.1:99999", "http://127.0.0.1:x"):
+        code, _, err = servefit("profile", url, "--launch", "sleep 5", *LOAD)
+        assert code == 2
+        assert url in err
+        assert len(err.splitlines()) == 1

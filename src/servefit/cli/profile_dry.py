@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +41,14 @@ def look(
     folder = Path(tempfile.mkdtemp(prefix="servefit-dry-run-"))
     try:
         server = run_loop(_discovered(target, settings, folder / "server", max_time_s))
+        shutil.rmtree(folder)
     except LaunchFailedError as failure:
         raise ServefitError(f"--launch: {failure}") from None
     except OutOfTimeError:
         raise ServefitError("the server is not ready within --max-time") from None
-    shutil.rmtree(folder)
+    finally:
+        with suppress(OSError):  # it holds the log, or is gone
+            folder.rmdir()
     points = points_for(server)
     show(points)
     return as_json(asdict(server), points)
