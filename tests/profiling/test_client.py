@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from servefit.errors import ServefitError
+from servefit.profiling import client as client_module
 from servefit.profiling.answer import Answer
 from servefit.profiling.client import Client, Endpoint, base_url
 from servefit.profiling.record import Ask, Record
@@ -291,13 +292,27 @@ def test_a_connection_cut_within_an_answer_is_not_asked_again(stub: Stub) -> Non
     assert len(stub.log()) == 2
 
 
-def test_a_stream_left_open_ends_with_done(stub: Stub) -> None:
+def test_a_stream_left_open_ends_with_done_and_is_soon_not_waited_for(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "DRAIN_S", 0.1)
+    monkeypatch.setattr(client_module, "LONG_DRAIN_S", 0.25)
     stub.script(leaves_open=True)
-    begun_s = time.perf_counter()
-    records = send(stub, 5, count=5)
-    assert time.perf_counter() - begun_s < 1.0
+    records, took_s = [Record(Ask(8, 5), 0.0) for _ in range(6)], []
+
+    async def work() -> None:
+        async with Client(stub.url) as client:
+            for record in records:
+                begun_s = time.perf_counter()
+                body = SERVER.body("[5,6,7,8,9,10,11,12]", record.ask)
+                await client.generate("completions", body, record)
+                took_s.append(time.perf_counter() - begun_s)
+
+    run(work())
     assert {r.outcome for r in records} == {"completed"}
-    assert all(r.finished_s - r.last_token_s < 0.01 for r in records)  # type: ignore[operator]
+    assert all(r.finished_s - r.last_token_s < 0.05 for r in records)  # type: ignore[operator]
+    assert took_s[0] >= 0.1
+    assert max(took_s[4:]) < 0.1  # the first stream was then open for 0.25 s
 
 
 def test_connections_are_used_again_after_done(stub: Stub) -> None:

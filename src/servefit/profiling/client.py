@@ -42,7 +42,7 @@ MAX_REPLY_BYTES = 16 * 2**20
 #: A connection that was closed while it was idle breaks so soon after it is used again.
 STALE_S = 1.0
 #: After ``[DONE]`` the end of the body is waited for by the request, and then without it.
-DRAIN_S, LONG_DRAIN_S = 0.02, 1.0
+DRAIN_S, LONG_DRAIN_S = 0.02, 0.3
 
 
 def base_url(url: str) -> str:
@@ -205,18 +205,15 @@ class Client:
         """
         record.scheduled_s = record.scheduled_s or time.perf_counter()
         try:
-            async with await self._post(endpoint, body, record) as response:
-                if await self._refused(response, record):
-                    return
-                answer = Answer(record)
-                async for data in response.content.iter_any():
-                    answer.feed(data, time.perf_counter())
-                    if record.outcome == "failed":
-                        response.close()
-                        return
-                    if answer.done:
-                        break
-                answer.end(time.perf_counter())
+            response = await self._post(endpoint, body, record)
+            try:
+                await self._read(response, record)
+            except BaseException:
+                response.close()
+                raise
+            if record.outcome == "failed":
+                response.close()
+            else:
                 await self._drain(response)
         except asyncio.CancelledError:
             if record.outcome == "running":
@@ -252,6 +249,17 @@ class Client:
                     raise
                 record.reconnects += 1
                 record.sent_s = None
+
+    async def _read(self, response: aiohttp.ClientResponse, record: Record) -> None:
+        """Read the answer up to its end, or to what fails it."""
+        if await self._refused(response, record):
+            return
+        answer = Answer(record)
+        async for data in response.content.iter_any():
+            answer.feed(data, time.perf_counter())
+            if answer.done or record.outcome == "failed":
+                break
+        answer.end(time.perf_counter())
 
     async def _drain(self, response: aiohttp.ClientResponse) -> None:
         """Read the rest of a body, so that its connection can be used again.
