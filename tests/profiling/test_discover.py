@@ -449,7 +449,7 @@ def test_triton_s_queue_time_is_not_taken_for_the_engine_s() -> None:
     assert read_metrics(text, "tensorrt-llm") == {"running": 3, "waiting": 2}
 
 
-@pytest.mark.parametrize("odd", ["NaN", "+Inf", "-Inf"])
+@pytest.mark.parametrize("odd", ["NaN", "+Inf", "-Inf", "-0.5", "1e300"])
 def test_a_gauge_that_is_no_number_is_unknown(odd: str) -> None:
     text = (
         'vllm:num_requests_running{engine="0"} 3\n'
@@ -472,7 +472,9 @@ def test_a_list_of_models_that_is_none_is_one_line(
         _discovered({"/v1/models": body}, monkeypatch)
 
 
-@pytest.mark.parametrize("slots", ['"four"', "-1", "0", "true", "4.5", "[4]", "null"])
+@pytest.mark.parametrize(
+    "slots", ['"four"', "-1", "0", "true", "4.5", "[4]", "null", "1" + "0" * 400]
+)
 def test_a_setting_that_makes_no_sense_is_unknown(
     slots: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

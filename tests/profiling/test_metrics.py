@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from servefit.profiling.engines import read_cache_config
 from servefit.profiling.metrics import Metrics, Snapshot
 
 
@@ -46,3 +47,8 @@ def test_slow_polls_leave_the_duration_uncertain() -> None:
     metrics = Metrics.of(counter((0, 0.5, 0), (9.5, 10.5, 1000)), 0.0, 10.0)
     assert metrics.duration_s == 9.75
     assert metrics.duration_err_s == 0.75
+
+
+def test_a_label_of_more_digits_than_a_number_has_is_unknown() -> None:
+    page = 'vllm:cache_config_info{num_gpu_blocks="%s",block_size="16"} 1' % ("9" * 5000)
+    assert read_cache_config(page) == {"block_size": "16"}

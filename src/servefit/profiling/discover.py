@@ -10,6 +10,7 @@ from servefit.dtypes import canonical_dtype
 from servefit.errors import ServefitError
 from servefit.profiling.client import Client
 from servefit.profiling.engines import (
+    MAX_VALUE,
     canonical_engine,
     count_engines,
     read_cache_config,
@@ -120,7 +121,7 @@ def _sound(name: str, value: Any) -> Any:
     """A setting as a server tells it; ``None`` where it is of no kind that the setting can be."""
     if name not in COUNTS:
         return value if isinstance(value, str) else None
-    return value if isinstance(value, int) and value is not True and value > 0 else None
+    return value if type(value) is int and 0 < value <= MAX_VALUE else None
 
 
 async def _model_card(patience: Patience, model: str | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ and TensorRT-LLM behind Triton.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -104,6 +103,8 @@ ENGINES: Mapping[str, Mapping[str, Metric]] = {
 
 #: Quantities that are averaged, not summed, over the engines of a data-parallel server.
 SHARES = ("kv_usage", "block_size")
+#: No count, time or size of a server is larger, or has more digits.
+MAX_VALUE, MAX_DIGITS = 1e15, 15
 
 
 #: Other names of engines in use.
@@ -136,7 +137,8 @@ def read_metrics(text: str, engine: str, model: str | None = None) -> dict[str, 
 
     Samples of other models than ``model`` are left out where samples are labelled with it.
     Values of several engines behind one address are summed, `SHARES` averaged; where one of them
-    is NaN or infinite, as gauges of an idle server can be, the quantity is unknown.
+    is NaN or infinite, as gauges of an idle server can be, or the sum is none that can be (below 0,
+    above `MAX_VALUE`), the quantity is unknown.
     """
     metrics = ENGINES[engine]
     samples = parse_metrics(text, {name for metric in metrics.values() for name in metric.names})
@@ -147,7 +149,7 @@ def read_metrics(text: str, engine: str, model: str | None = None) -> dict[str, 
         found = _matching(samples, metric)
         if found:
             total = sum(s.value for s in found)
-            if not math.isfinite(total):
+            if not 0 <= total <= MAX_VALUE:  # NaN is not, either
                 continue
             values[quantity] = total / len(found) if quantity in SHARES else total
     return values
@@ -160,7 +162,10 @@ def read_cache_config(text: str) -> Mapping[str, str]:
     itself gives each series the sum over its engines; where the series differ, each has its own.
     ``kv_cache_size_tokens`` stays that of one engine.
     """
-    series = [sample.labels for sample in parse_metrics(text, {"vllm:cache_config_info"})]
+    series = [
+        {k: v for k, v in sample.labels.items() if len(v) <= MAX_DIGITS or not v.isdecimal()}
+        for sample in parse_metrics(text, {"vllm:cache_config_info"})
+    ]
     if not series:
         return {}
     blocks = [labels.get("num_gpu_blocks", "") for labels in series]
