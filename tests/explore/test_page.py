@@ -155,7 +155,7 @@ def test_every_control_is_tested(session: Session) -> None:
         ("workload", "/etc/passwd", "none of the choices"),
         ("engine", "\x00", "none of the choices"),
         ("correlation", "0.5", "needs lengths that vary"),
-        ("acceptance_rate", "0.5", "draft_tokens"),
+        ("acceptance_rate", "0.5", "speculative decoding"),
         ("slo2", "p99", "none of the choices"),
         ("slo_batch", "1.5", "not a whole number"),
     ],
@@ -247,12 +247,16 @@ def test_one_output_token_under_an_slo_on_tpot_names_remedies_that_work(
     client: httpx.Client,
 ) -> None:
     asked = ASKED | {"output_tokens": "1"}
-    error = client.get("/api/view", params=asked).json()["errors"]["slo"]
-    assert error.endswith("bound E2E or TTFT instead, or ask for 2 or more of them")
+    relative = {"slo_kind": "times", "slo_batch": "4"}
+    for kind in ({}, relative):
+        error = client.get("/api/view", params=asked | kind).json()["errors"]["slo"]
+        assert "TPOT does not exist with one output token" in error
+        assert error.endswith("bound E2E or TTFT instead, or ask for 2 or more of them")
     for remedy in (
         {"slo": "e2e", "slo_ms": "9000"},
         {"slo": "ttft", "slo_ms": "9000"},
         {"output_tokens": "2"},
+        {"output_tokens": "2", **relative},
     ):
         assert client.get("/api/view", params=asked | remedy).json()["advice"]["feasible"]
 

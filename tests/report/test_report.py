@@ -162,6 +162,7 @@ def test_advise_draws_its_main_figure(run: Run, calibration: Path, tmp_path: Pat
         (("--where", "model=x"), "--where selects rows of --runs"),
         (("--slo", "p99=3s"), "percentile"),
         (("--format", "png", "-o", "FILE"), "is a file"),
+        (("--format", "png", "-o", "-"), "figures are files, give a folder"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -206,3 +207,51 @@ def test_a_calibration_remembers_how_its_rows_were_read(run: Run, runs: Path) ->
     before = json.loads(outcome.out)
     del before["reading"]
     assert Calibration.from_json(json.dumps(before)).reading == Reading()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_report_says_all_that_was_asked_and_how(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    mix = "il=250,ol=390,cv_il=0.8,cv_ol=0.9,corr=0.1"
+    asked = (
+        "report", "prior:step", "--model", SMALL, "--gpu", "H100", "--workload", mix,
+        "--slo", "e2e=1.5x@32,tpot=20ms", "--rule", "tolerance", "--epsilon", "0.0625",
+        "--confidence", "0.875", "--rate", "12.5", "--tensor-parallel-size", 2,
+        "--pipeline-parallel-size", 4, "--no-chunked-prefill", "--max-num-batched-tokens", 3000,
+        "--prefix-hit-rate", "0.25", "--draft-tokens", 3, "--acceptance-rate", "0.7",
+        "--draft-cost", "0.05", "--gpu-memory-utilization", "0.85", "--other-memory", "3GiB",
+        "--kv-capacity-tokens", 123456, "--fit-probability", "0.999", "-o", path,
+    )  # fmt: skip
+    outcome = run(*asked)
+    assert outcome.status == 0, outcome.err
+    words = " ".join(" ".join(Page(path.read_text()).words).split())
+    listed = words[words.index("What was asked") : words.index("What was measured")]
+    assert f"Command servefit {' '.join(map(str, asked))}" in listed
+    for said in (
+        f"Lengths {mix}",
+        "(1.5 x ",
+        "at batch 32), TPOT <= 20.0 ms",
+        "tolerance, epsilon 0.0625",
+        "87.5%",
+        "12.5 requests/s",
+        "Tensor parallelism 2",
+        "Pipeline stages 4",
+        "Prompts not chunked",
+        "Token budget of a step 3000",
+        "Prefix hit rate 0.25",
+        "Draft tokens 3, 0.7 accepted, each at 0.05 steps",
+        "GPU memory utilisation 0.85",
+        "Other memory 3.00 GiB",
+        "KV capacity 123456 tokens",
+        "Requests fit with probability 0.999",
+    ):
+        assert said in listed, said
+    assert f"{SMALL} on 8 x H100 (TP 2, PP 4)" in words
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_report_of_priors_promises_no_errors(run: Run) -> None:
+    asked = ("prior:step", "--model", SMALL, "--gpu", "H100", *LENGTHS, "-o", "-")
+    words = " ".join(" ".join(Page(run("report", *asked).out).words).split())
+    assert "remembers of its training rows" not in words
+    assert "No errors can be shown" in words

@@ -25,6 +25,9 @@ def predicted_latency(calibration: Calibration, points: Points) -> LatencyAt:
         calibration: a fitted law.
         points: one point, whose model, accelerator, schedule and unnamed lengths are the
             reference's. A reference that names lengths is one of equal requests.
+
+    Raises:
+        ServefitError: when asked for a latency that the law does not predict there.
     """
 
     def latency_at(latency: str, reference: Reference) -> float:
@@ -49,8 +52,18 @@ def predicted_latency(calibration: Calibration, points: Points) -> LatencyAt:
                 context_sd_tokens=points.context_sd_tokens,
                 prompt_spread=points.prompt_spread,
             )
-        answer = laws.predict(calibration, at_reference)
-        return float(getattr(answer, f"{latency}_s"))
+        found = float(getattr(laws.predict(calibration, at_reference), f"{latency}_s"))
+        if np.isnan(found):
+            if latency == "tpot" and output_tokens <= 1:
+                raise ServefitError(
+                    "TPOT does not exist with one output token; bound E2E or TTFT instead, or ask "
+                    "for 2 or more of them"
+                )
+            raise ServefitError(
+                f"the law {calibration.law} does not predict {latency.upper()} here; bound another "
+                "latency"
+            )
+        return found
 
     return latency_at
 

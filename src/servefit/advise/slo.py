@@ -63,7 +63,10 @@ class RelativeSlo:
         Raises:
             ServefitError: that latency is unknown.
         """
-        base_s = latency_at(self.latency, self.reference)
+        try:
+            base_s = latency_at(self.latency, self.reference)
+        except ServefitError as error:
+            raise ServefitError(f"SLO {self.text}: {error}") from None
         if not (math.isfinite(base_s) and base_s > 0):
             raise ServefitError(
                 f"SLO {self.text}: the {self.latency.upper()} of its reference point is unknown; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +82,13 @@ def command(
         from servefit.report.page import html
 
         path = output or "report.html"
-        common.write_text(path, html(view, source))
+        asked_by = shlex.join(["servefit", *sys.argv[1:]])
+        common.write_text(path, html(view, source, asked_by))
         if path != "-":
             click.echo(f"{view.sentence}\nWritten to {path}: open it in a browser, or print it.")
         return
+    if output == "-":
+        raise ServefitError(f"--format {file_format} -o -: figures are files, give a folder")
     folder = Path(output or "report")
     if folder.is_file():
         raise ServefitError(f"{folder}: is a file; figures go into a folder")

@@ -54,7 +54,8 @@ def asked_view(fit: Calibration, asked: dict[str, Any], schedule: dict[str, Any]
         batch=1,
         serving=Serving.of(**schedule),
     )
-    return look(fit, Question(points, slos, terms, **rules, rate_per_s=rate_per_s))
+    question = Question(points, slos, terms, **rules, rate_per_s=rate_per_s, workload=workload)
+    return look(fit, question)
 
 
 def require(extra: str, *modules: str) -> None:

@@ -103,8 +103,9 @@ def question_asked(session: Session, values: Mapping[str, Any]) -> Question:
         FieldError: values that do not go together.
     """
     other = values["other_gib"]
+    points = points_asked(session, values)
     return Question(
-        points_asked(session, values),
+        points,
         parse_slos(slo_texts(values).values()),
         Terms(
             engine=get_engine(values["engine"]),
@@ -118,6 +119,7 @@ def question_asked(session: Session, values: Mapping[str, Any]) -> Question:
         epsilon=values["epsilon"],
         confidence=values["confidence"],
         rate_per_s=values["rate"],
+        workload=_workload(session, values),
     )
 
 

@@ -14,6 +14,7 @@ from servefit.advise.words import memory_sentences, replica_sentences
 from servefit.figures import styled
 from servefit.laws import Observations
 from servefit.report import figures
+from servefit.report.asked import asked_rows
 from servefit.report.fit import Goodness, goodness, in_fit, parameter_rows
 from servefit.report.matching import matching
 from servefit.report.source import Source
@@ -21,18 +22,24 @@ from servefit.report.view import View
 from servefit.units import format_bytes, format_duration, format_rate
 
 
-def html(view: View, source: Source | None = None) -> str:
-    """The page: no request leaves it, every string in it is escaped."""
+def html(view: View, source: Source | None = None, command: str = "") -> str:
+    """The page: no request leaves it, every string in it is escaped.
+
+    Args:
+        view: a question with its answer.
+        source: measured runs.
+        command: that asks the same.
+    """
     import jinja2
 
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = resources.files("servefit.report").joinpath("report.html.j2").read_text("utf-8")
-    return environment.from_string(template).render(**_content(view, source))
+    return environment.from_string(template).render(**_content(view, source, command))
 
 
-def _content(view: View, source: Source | None) -> dict[str, Any]:
+def _content(view: View, source: Source | None, command: str) -> dict[str, Any]:
     observations = None if source is None else source.observations
     fit = None if observations is None else goodness(view.calibration, observations)
     answer = view.answer
@@ -42,7 +49,7 @@ def _content(view: View, source: Source | None) -> dict[str, Any]:
         "title": f"Batch cap for {figures.place(view)}",
         "sentence": view.sentence,
         "feasible": advised is not None,
-        "asked": _asked(view),
+        "asked": asked_rows(view, command),
         "interval": figures.interval_name(view),
         "settings": None if advised is None else advised.settings,
         "trades": None if advised is None else _trades(advised),
@@ -83,26 +90,6 @@ def data_uri(chart: Any) -> str:
 
     svg: str = vlc.vegalite_to_svg(styled(chart).to_dict())
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-
-
-def _asked(view: View) -> list[tuple[str, str]]:
-    question, points = view.question, view.question.points
-    rows = [
-        ("Model", points.models[0].name),
-        ("GPU", points.hardware[0].name),
-        ("Tensor parallelism", f"{int(points.tensor_parallel_size)}"),
-        ("Input tokens", f"{float(points.input_tokens):.5g} (mean)"),
-        ("Output tokens", f"{float(points.output_tokens):.5g} (mean)"),
-        ("SLO", ", ".join(str(slo) for slo in view.problem.slos) or "none"),
-        ("Rule", f"{question.rule}, epsilon {question.epsilon:g}"),
-        ("Confidence of the SLO", f"{question.confidence:.4g}"),
-        ("Weights", points.models[0].weight_dtype),
-        ("KV cache", points.models[0].kv_cache_dtype),
-        ("Engine", question.terms.engine.name),
-    ]
-    if question.rate_per_s is not None:
-        rows.append(("Request rate", format_rate(question.rate_per_s, "requests")))
-    return rows
 
 
 def _trades(advice: Advice) -> list[dict[str, Any]]:

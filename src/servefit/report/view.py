@@ -25,6 +25,7 @@ from servefit.laws import Prediction, cautions, predict
 from servefit.laws.step import StepLaw
 from servefit.laws.step.why import Why, why
 from servefit.points import FloatArray, IntArray, Points, Serving
+from servefit.workload import Workload
 
 #: Points of a drawn curve: every cap is tried, so many are drawn.
 DRAWN = 120
@@ -41,6 +42,7 @@ class Question:
         rule, epsilon: see `servefit.advise.rules`.
         confidence: one-sided, see `servefit.advise.predicted_curve`.
         rate_per_s: requests per second to serve.
+        workload: what the lengths of the points were taken from; ``None`` where requests are equal.
     """
 
     points: Points
@@ -50,6 +52,7 @@ class Question:
     epsilon: float = 0.1
     confidence: float = 0.9
     rate_per_s: float | None = None
+    workload: Workload | None = None
 
 
 @dataclass(frozen=True)
