@@ -343,6 +343,14 @@ def test_a_compressed_stream_is_named(stub: Stub) -> None:
     assert "gzip" in (record.detail or "")
 
 
+def test_a_redirect_is_named_and_not_followed(stub: Stub) -> None:
+    stub.script(page_faults={"/v1/completions": [301]})
+    (record,) = send(stub)
+    assert (record.outcome, record.error) == ("failed", "http_301")
+    assert "redirects to https://elsewhere.example" in (record.detail or "")
+    assert stub.log() == []
+
+
 def test_addresses_are_taken_with_and_without_v1() -> None:
     assert base_url("http://host:8000/v1/") == "http://host:8000"
     assert base_url("host:8000") == "http://host:8000"
