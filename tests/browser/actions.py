@@ -73,3 +73,40 @@ def marks(page: Page) -> list[str]:
 def bad(page: Page) -> list[str]:
     found: list[str] = page.locator(".field.bad").evaluate_all("e => e.map(x => x.dataset.field)")
     return found
+
+
+#: Every row that a chart of a side shows, out of the elements that Vega drew: of what mark it is,
+#: and its plain values.
+DRAWN = """([side, chart]) => {
+  const seen = new Set(), rows = [];
+  for (const node of document.querySelectorAll(`#side-${side} [data-chart=${chart}] svg *`)) {
+    for (const item of node.__data__?.mark?.items ?? []) {
+      if (!item.datum || seen.has(item)) continue;
+      seen.add(item);
+      const plain = Object.entries(item.datum).filter(([, value]) => typeof value !== 'object');
+      rows.push({ mark: item.mark.marktype, ...Object.fromEntries(plain) });
+    }
+  }
+  return rows;
+}"""
+
+
+def drawn(page: Page, chart: str, side: str = "a") -> list[dict[str, Any]]:
+    """See `DRAWN`."""
+    found: list[dict[str, Any]] = page.evaluate(DRAWN, [side, chart])
+    return found
+
+
+def same_rows(rows: list[dict[str, Any]], expected: list[dict[str, Any]], *keys: str) -> bool:
+    """Whether rows have the same values, in any order, as often as they like."""
+
+    def values(of: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
+        return {tuple(row[key] for key in keys) for row in of}
+
+    return values(rows) == values(expected)
+
+
+def axis(page: Page, chart: str, side: str) -> list[str]:
+    """Labels of a chart's axes."""
+    texts = page.locator(f"#side-{side} [data-chart={chart}] .mark-text.role-axis-label text")
+    return texts.all_text_contents()

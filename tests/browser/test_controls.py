@@ -60,3 +60,40 @@ def test_keys_with_a_modifier_are_the_browsers(watch: Watched) -> None:
     )
     assert left_alone
     assert page.locator("#f-slo_ms").input_value() == "9"
+
+
+def test_controls_that_do_nothing_cannot_be_changed(watch: Watched) -> None:
+    page = watch.open(ASKED)
+    lengths = ("input_tokens", "output_tokens", "cv_input", "cv_output", "correlation")
+    limits = ("slo_kind", "slo_ms", "slo_times", "slo_batch")
+    for switch, idle_at, live_at, names in (
+        ("workload", "chat.csv", "", lengths),
+        ("slo", "", "tpot", limits),
+    ):
+        put(page, switch, idle_at)
+        settle(page)
+        for name in names:
+            assert page.locator(f"#f-{name}").is_disabled(), name
+        sliders = page.locator(", ".join(f"[data-field={n}] input[type=range]" for n in names))
+        assert sliders.evaluate_all("all => all.every(e => e.disabled)")
+        put(page, switch, live_at)
+        settle(page)
+        for name in names:
+            assert page.locator(f"#f-{name}").is_enabled(), name
+    for name in ("slo2_kind", "slo2_ms", "slo3_ms"):
+        assert page.locator(f"#f-{name}").is_disabled()
+
+
+def test_a_mistake_in_a_control_that_does_nothing_can_be_mended(watch: Watched) -> None:
+    page = watch.open(f"{ASKED}&workload=chat.csv")
+    assert page.locator("#f-input_tokens").is_disabled()
+    page = watch.open(ASKED)
+    put(page, "input_tokens", "junk")
+    settle(page)
+    put(page, "workload", "chat.csv")
+    settle(page)
+    assert bad(page) == ["input_tokens"]
+    put(page, "input_tokens", "7")
+    settle(page)
+    assert bad(page) == []
+    assert page.locator("#f-input_tokens").is_disabled()

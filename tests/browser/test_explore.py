@@ -2,19 +2,25 @@ from __future__ import annotations
 
 import json
 import shlex
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.browser.actions import (
     ASKED,
     answered,
+    axis,
+    drawn,
     marks,
     put,
+    same_rows,
     settle,
     shown,
+    until,
 )
 from tests.browser.conftest import Watched, watched
 from tests.cli.conftest import Run
@@ -66,17 +72,57 @@ CHANGES = {
 }
 
 
+COLUMNS = {"throughput": "tokens_per_s", "tpot": "tpot_ms", "ttft": "ttft_ms", "e2e": "e2e_s"}
+
+
+def seen(page: Page) -> object:
+    """All that is to be seen of an answer but the command."""
+    told = {**shown(page), "command": ""}
+    return told, [drawn(page, chart) for chart in (*COLUMNS, "steps")]
+
+
+def pictures_are_those_of_the_answer(page: Page, origin: str) -> None:
+    """The rows that are drawn, and the memory bar, are those that the server answers."""
+    query = page.locator("#side-a").get_attribute("data-answered")
+    data = page.request.get(f"{origin}/api/view?{query}").json()["series"]
+    for chart, column in COLUMNS.items():
+        rows = drawn(page, chart)
+        known = [row for row in data["curve"] if row[column] is not None]
+        points = [row for row in rows if row["mark"] == "symbol" and "cap" in row]
+        assert same_rows(points, known, "cap", "batch", column), chart
+        line = [row for row in rows if row["mark"] == "line" and "cap" in row]
+        assert same_rows(line, known, "cap", "batch", column), chart
+        measured = [row for row in rows if "fitted" in row]
+        dots = [row for row in data["measured"] if row[column] is not None]
+        assert same_rows(measured, dots, "row", "fitted", column), chart
+        rules = [row for row in rows if row["mark"] == "rule" and "kind" in row]
+        assert same_rows(rules, data["marks"], "batch", "kind", "label"), chart
+        slos = [row for row in rows if row["mark"] == "rule" and "latency" in row]
+        mine = [row for row in data["slos"] if row["latency"] == chart]
+        assert same_rows(slos, mine, "label", column), chart
+    areas = [row for row in drawn(page, "steps") if row["mark"] == "area" and "cause" in row]
+    assert same_rows(areas, data["steps"], "batch", "ms", "cause")
+    parts = page.locator("#side-a .parts b").all_inner_texts()
+    sizes = [float(text.removesuffix(" GiB")) for text in parts]
+    assert sizes == pytest.approx([row["gib"] for row in data["memory"]], rel=0.006)
+    widths = page.locator("#side-a .bar span").evaluate_all("e => e.map(x => x.style.width)")
+    total = sum(row["gib"] for row in data["memory"])
+    shares = [float(width.removesuffix("%")) for width in widths]
+    assert shares == pytest.approx([100 * r["gib"] / total for r in data["memory"]], abs=0.01)
+
+
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_control_changes_the_advice_and_the_values_are_those_of_advise(
     watch: Watched, run: Run, origin: str, folder: Path, name: str
 ) -> None:
     value, also = CHANGES[name]
     page = watch.open(f"{ASKED}{also}")
-    before = shown(page)
+    before = seen(page)
     put(page, name, value)
     settle(page)
     after = shown(page)
-    assert after != before
+    assert seen(page) != before
+    pictures_are_those_of_the_answer(page, origin)
     words = shlex.split(after["command"])
     words = [str(folder / w) if w in ("fit.json", "chat.csv") else w for w in words]
     advice = json.loads(run(*words[1:], "--json").out)
@@ -219,3 +265,40 @@ def test_the_url_names_what_another_calibration_would_have_otherwise(
         assert f"calibration={query['calibration']}" in again.url
         assert other.faults == []
         again.context.close()
+
+
+def test_two_configurations_share_their_axes(watch: Watched) -> None:
+    page = watch.open(f"{ASKED}&compare=1&b.input_tokens=1000&b.slo_ms=30&b.gpu=L4")
+    page.wait_for_selector("#side-b[data-answered]")
+    settle(page)
+    for chart in (*COLUMNS, "steps"):
+        assert len(axis(page, chart, "a")) > 5
+        assert axis(page, chart, "a") == axis(page, chart, "b"), chart
+        assert drawn(page, chart) != drawn(page, chart, "b")
+    shared = axis(page, "tpot", "a")
+    put(page, "input_tokens", "1400")
+    answered(page, "a", "input_tokens=1400")
+    until(page, "document.querySelector('#side-b').dataset.answered")
+    assert axis(page, "tpot", "a") == axis(page, "tpot", "b")
+    page.click("#compare")
+    page.wait_for_timeout(500)
+    assert axis(page, "tpot", "a") != shared
+
+
+def test_how_long_it_takes_from_input_to_drawn(
+    watch: Watched, record_property: Callable[[str, object], None]
+) -> None:
+    page = watch.open(ASKED)
+    times_ms = []
+    for step in range(25):
+        put(page, "slo_ms", f"{6 + step / 7:.3f}")
+        settle(page)
+        found = page.evaluate(
+            "performance.getEntriesByName('from input to drawn').map(e => e.duration)"
+        )
+        assert len(found) == 1
+        times_ms += found
+    median_ms = statistics.median(times_ms)
+    print(f"from input to drawn: {median_ms:.0f} ms (median of {len(times_ms)})")
+    record_property("median_ms", median_ms)
+    assert median_ms < 1000  # A guard against seconds; the aim is 100 ms on a quiet machine.

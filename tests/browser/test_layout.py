@@ -147,3 +147,52 @@ def test_it_fits_phones_and_desks_in_light_and_dark(
     page.screenshot(path=folder / f"explore-{width}-{scheme}.png", full_page=True)
     assert watch.faults == []
     page.context.close()
+
+
+def test_pictures_are_named_and_their_parts_are_not_read_out(watch: Watched) -> None:
+    page = watch.open(ASKED)
+    cap = shown(page)["head"].removeprefix("Batch cap ")
+    tpot = page.locator("#side-a [data-chart=tpot]").get_attribute("aria-label")
+    value = page.locator("#side-a [data-figure=tpot]").inner_text()
+    assert tpot == (f"Time per output token (TPOT) against the batch; at batch cap {cap}: {value}")
+    steps = page.locator("#side-a [data-chart=steps]").get_attribute("aria-label")
+    assert steps is not None
+    assert steps.count(" ms") >= 3
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    told = [node for node in nodes if not node["ignored"]]
+    names = [
+        node["name"]["value"]
+        for node in told
+        if node.get("role", {}).get("value") in ("image", "img")
+    ]
+    assert len(set(names)) == 6  # Five charts and the memory bar.
+    assert not [name for name in names if "Vega" in name]
+    roles = {str(node.get("role", {}).get("value")).lower() for node in told}
+    assert not [role for role in roles if "graphics" in role]
+    put(page, "slo_ms", "0.1")
+    settle(page)
+    label = page.locator("#side-a [data-chart=tpot]").get_attribute("aria-label")
+    assert label is not None
+    assert label.endswith("no batch cap is feasible")
+
+
+def test_on_a_phone_mistakes_and_places_are_read_whole(browser: Browser, origin: str) -> None:
+    watch = watched(browser, origin, 375, "light")
+    page = watch.open(
+        f"{ASKED}&compare=1&model=meta-llama/Llama-3.1-8B-Instruct"
+        "&b.model=meta-llama/Llama-3.1-8B-Instruct&b.gpu=H200&b.tensor_parallel_size=2"
+    )
+    page.wait_for_selector("#side-b[data-answered]")
+    clipped = """e => e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight + 1"""
+    for side in "ab":
+        assert not page.locator(f"#side-{side} .place").evaluate(clipped)
+    put(page, "correlation", "0.5")
+    settle(page)
+    brief = page.locator("#brief")
+    assert brief.inner_text().startswith("Correlation: ")
+    assert brief.inner_text().endswith("give Input spread and Output spread")
+    assert not brief.evaluate(clipped)
+    assert brief.is_visible()
+    assert watch.faults == []
+    page.context.close()

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.browser
         ("kv_capacity_tokens", "100", "no batch cap is feasible"),
         ("max_num_batched_tokens", "1", "no batch cap is feasible"),
         ("model", "meta-llama/Llama-3.1-405B", "no batch cap is feasible"),
-        ("correlation", "0.5", "needs lengths that vary"),
-        ("acceptance_rate", "0.5", "draft_tokens"),
+        ("correlation", "0.5", "vary: give Input spread and Output spread"),
+        ("acceptance_rate", "0.5", "Draft tokens"),
     ],
 )
 def test_what_cannot_be_is_said_beside_its_field(

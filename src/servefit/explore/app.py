@@ -10,7 +10,7 @@ import sys
 from asyncio import Semaphore
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -26,12 +26,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from servefit.errors import ServefitError
-from servefit.explore.answer import document, view_of
+from servefit.explore.answer import command, document, view_of
 from servefit.explore.fields import FieldError, read
 from servefit.explore.form import FOLDED
 from servefit.explore.guard import LOOPBACK, Guard
 from servefit.explore.session import Session
 from servefit.explore.specs import specs
+from servefit.explore.wording import in_labels
 
 #: What the page is made of, all in one folder: name in the URL -> media type.
 STATIC = {
@@ -87,9 +88,11 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
     def page_of_report(items: Items) -> Response:
         from servefit.report.page import html
 
-        seen = view_of(session, read(fields, items))
+        values = read(fields, items)
+        seen = view_of(session, values)
         with drawing:
-            return _file(html(seen, session.source), "text/html", "report.html")
+            text = html(seen, session.source, command(session, values))
+            return _file(text, "text/html", "report.html")
 
     def advice(items: Items) -> Response:
         found = json.loads(view(items))["advice"]
@@ -141,22 +144,25 @@ def application(session: Session, script: Vega, hosts: Sequence[str] = ()) -> AS
 
         return await run_in_threadpool(drawn)
 
+    computed = partial(_computed, partial(in_labels, fields))
     routes = [
         Route("/", index),
         Route("/static/{name}", static),
-        Route("/vega.js", _computed(vega, Semaphore(EXPORTS_AT_ONCE))),
+        Route("/vega.js", computed(vega, Semaphore(EXPORTS_AT_ONCE))),
         Route("/api/options", options),
         Route("/api/charts", charts),
-        Route("/api/view", _computed(answered, views)),
-        Route("/export/report.html", _computed(page_of_report, exports)),
-        Route("/export/advice.json", _computed(advice, exports)),
-        Route("/export/advice.png", _computed(picture, exports)),
+        Route("/api/view", computed(answered, views)),
+        Route("/export/report.html", computed(page_of_report, exports)),
+        Route("/export/advice.json", computed(advice, exports)),
+        Route("/export/advice.png", computed(picture, exports)),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
     return Guard(app, LOOPBACK | {host.lower() for host in hosts})
 
 
-def _computed(answer: Answer, turns: Semaphore) -> Callable[[Request], Any]:
+def _computed(
+    worded: Callable[[str], str], answer: Answer, turns: Semaphore
+) -> Callable[[Request], Any]:
     """An endpoint that computes in a thread in its turn; what goes wrong is one clear line."""
 
     async def endpoint(request: Request) -> Response:
@@ -165,7 +171,10 @@ def _computed(answer: Answer, turns: Semaphore) -> Callable[[Request], Any]:
             async with turns:
                 return await run_in_threadpool(answer, items)
         except FieldError as error:
-            return JSONResponse({"errors": error.errors}, status_code=422)
+            return JSONResponse(
+                {"errors": {name: worded(text) for name, text in error.errors.items()}},
+                status_code=422,
+            )
         except ServefitError as error:
             return JSONResponse({"errors": {"": str(error)}}, status_code=422)
         except Exception as error:

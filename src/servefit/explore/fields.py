@@ -30,6 +30,7 @@ class Field:
         whole: whether it must be an integer.
         beside: the control whose row it shares.
         when: another control and the value of it with which this one counts.
+        needs: another control, and whether it must hold something for this one to do anything.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Field:
     whole: bool = False
     beside: str = ""
     when: tuple[str, str] | None = None
+    needs: tuple[str, bool] | None = None
 
     @property
     def longest(self) -> int:

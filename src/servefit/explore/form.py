@@ -50,6 +50,7 @@ def controls(
     sizes = tuple((str(n), str(n)) for n in (1, 2, 4, 8, 16))
     lengths = (("", "lengths below"), *((name, f"trace {name}") for name in traces))
     inputs, outputs = _middle(calibration, "input_tokens"), _middle(calibration, "output_tokens")
+    mean = ("mean", "tokens")
     spread = "deviation / mean; 0: equal"
     rules = (("efficiency", "efficiency (Eq. 13)"), ("tolerance", "tolerance"))
     prompts = ((OWN, "as the engine does"), ("yes", "chunked"), ("no", "stop the decodes"))
@@ -66,11 +67,13 @@ def controls(
         *_group(
             "Requests",
             _choice("workload", "Lengths", lengths, "of prompts and answers"),
-            _number("input_tokens", "Input", inputs, (1, 131072, 1), "mean", "tokens", log=True),
-            _number("output_tokens", "Output", outputs, (1, 32768, 1), "mean", "tokens", log=True),
-            _number("cv_input", "Input spread", 0.0, (0, 3, 0.05), spread),
-            _number("cv_output", "Output spread", 0.0, (0, 3, 0.05), spread),
-            _number("correlation", "Correlation", 0.0, (-1, 1, 0.05), "of input and output"),
+            *_described(
+                _number("input_tokens", "Input", inputs, (1, 131072, 1), *mean, log=True),
+                _number("output_tokens", "Output", outputs, (1, 32768, 1), *mean, log=True),
+                _number("cv_input", "Input spread", 0.0, (0, 3, 0.05), spread),
+                _number("cv_output", "Output spread", 0.0, (0, 3, 0.05), spread),
+                _number("correlation", "Correlation", 0.0, (-1, 1, 0.05), "of input and output"),
+            ),
         ),
         *_group(
             "Objective",
@@ -101,12 +104,16 @@ def controls(
     )  # fmt: skip
 
 
+def _described(*fields: Field) -> tuple[Field, ...]:
+    """Of requests that are described by these controls, not by a trace."""
+    return tuple(replace(field, needs=("workload", False)) for field in fields)
+
+
 def _slo(name: str, label: str, latency: str, limit_ms: float) -> tuple[Field, ...]:
     """One SLO: of what, in what, how much; only one of the two limits counts."""
     kind, times = f"{name}_kind", "times its value at that batch"
     reference = _number(f"{name}_batch", f"{label}: reference batch", 1.0, (1, 1e6, 1))
-    return (
-        _choice(name, label, LATENCIES, "a mean, in service", default=latency),
+    limits = (
         replace(_choice(kind, f"{label}: limit", KINDS), beside=name),
         replace(reference, beside=name, when=(kind, "times"), whole=True, default=1),
         replace(
@@ -117,6 +124,10 @@ def _slo(name: str, label: str, latency: str, limit_ms: float) -> tuple[Field, .
             _number(f"{name}_times", "at most", 2.0, (0.1, 1000, 0.1), times, log=True),
             when=(kind, "times"),
         ),
+    )
+    return (
+        _choice(name, label, LATENCIES, "a mean, in service", default=latency),
+        *(replace(field, needs=(name, True)) for field in limits),
     )
 
 

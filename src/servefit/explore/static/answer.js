@@ -108,12 +108,32 @@ export class Side {
     this.charts ??= new Charts(places);
     try {
       await this.charts.draw(specs, data);
+      for (const place of places) this.describe(place);
       this.article.classList.remove("undrawn");
     } catch (error) {
       this.article.classList.add("undrawn");
       for (const place of places) place.replaceChildren();
       throw error;
     }
+  }
+
+  // For those who do not see it: what a picture shows, and its values at the cap. Its own parts,
+  // a symbol a point, are no help to them.
+  describe(place) {
+    const name = place.dataset.chart;
+    const { prediction, batch_cap: cap } = this.advice;
+    const title = place.closest("figure").querySelector("figcaption").textContent;
+    const known = valuesOf(this.advice).filter(([key, , value]) => key === name && value !== null);
+    const texts = known.map(([, , value, unit]) => `${digits(value)} ${unit}`);
+    if (name === "steps" && prediction) {
+      const { batch } = this.data.curve.find((row) => row.cap === cap);
+      const causes = this.data.steps.filter((row) => row.batch === batch && row.ms !== null);
+      texts.push(...causes.map((row) => `${row.cause} ${digits(row.ms)} ms`));
+    }
+    const values = prediction ? `at batch cap ${cap}: ${texts.join(", ") || "unknown"}` : "no batch cap is feasible";
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", `${title} against the batch; ${values}`);
+    for (const inside of place.children) inside.setAttribute("aria-hidden", "true");
   }
 
   close() {

@@ -11,6 +11,8 @@ const defaults = Object.fromEntries(options.fields.map((f) => [f.name, f.default
 const labels = new Map(options.fields.map((field) => [field.name, `${field.label}: `]));
 const state = readUrl(new URLSearchParams(location.search));
 const sides = {};
+// How long the latest change took to be drawn, among the browser's performance measures.
+const UPDATE = "from input to drawn";
 // Of each theme, once asked for.
 const specs = new Map();
 
@@ -56,7 +58,7 @@ function sayOtherCalibration(named) {
 function changed(name, value) {
   const values = state[state.editing];
   values[name] = value;
-  sides[state.editing].touched = { name, value };
+  sides[state.editing].touched = { name, value, at: performance.now() };
   showCounting(controls, values);
   writeUrl();
   ask(state.editing);
@@ -83,29 +85,44 @@ async function ask(key) {
 async function answer(side) {
   const query = new URLSearchParams(queryOf(state[side.key])).toString();
   const url = location.search.slice(1);
+  const since = side.touched?.at;
   const [ok, found] = await answerTo(query);
   if (sides[side.key] !== side) return;
   side.errors = ok ? blamed(side, found) : found.errors;
   sayPlace(side);
-  side.sayProblems(ok ? "" : Object.entries(found.errors).map(([name, error]) => (labels.get(name) ?? "") + error).join("; "));
+  side.sayProblems(ok ? "" : problemsOf(found.errors));
   if (ok) {
     side.show(found, query);
     showFigures();
-    await draw(side);
+    await drawAll();
+    if (since !== undefined) {
+      performance.clearMeasures(UPDATE);
+      performance.measure(UPDATE, { start: since });
+    }
     side.article.dataset.answered = query;
   }
   side.article.dataset.asked = url;
   if (side.key === state.editing) sayResult();
 }
 
+function drawAll() {
+  return Promise.all(Object.values(sides).filter((side) => side.data).map(draw));
+}
+
 // What cannot be drawn is said; the next answer is drawn anew.
 async function draw(side) {
   try {
     const specs = await specsNow();
-    await side.draw(specs, side.data);
+    await side.draw(specs, comparable(side.data));
   } catch (error) {
     side.sayUndrawn(`the charts could not be drawn (${error.message}): reload the page`);
   }
+}
+
+// The axes of two configurations span what either shows.
+function comparable(data) {
+  const extent = Object.values(sides).flatMap((side) => side.data?.extent ?? []);
+  return { ...data, extent: extent.map((row) => ({ ...row })) };
 }
 
 // Those of the theme that the page has once they are there.
@@ -152,7 +169,14 @@ function blamed(side, found) {
 function sayResult() {
   const side = sides[state.editing];
   showErrors(controls, side.errors);
-  page.brief.textContent = side.brief();
+  showCounting(controls, state[state.editing]);
+  const mistakes = problemsOf(side.errors);
+  page.brief.textContent = mistakes || side.brief();
+  page.brief.classList.toggle("error", mistakes !== "");
+}
+
+function problemsOf(errors) {
+  return Object.entries(errors).map(([name, error]) => (labels.get(name) ?? "") + error).join("; ");
 }
 
 function sayPlace(side) {
@@ -201,6 +225,7 @@ page.compare.addEventListener("click", () => {
     delete sides.b;
     state.b = null;
     state.editing = "a";
+    drawAll();
   } else {
     state.b = { ...state.a };
   }
@@ -219,9 +244,7 @@ page.compare.addEventListener("click", () => {
 function useTheme(theme) {
   document.documentElement.dataset.theme = theme;
   page.theme.textContent = theme === "dark" ? "Light" : "Dark";
-  for (const side of Object.values(sides)) {
-    if (side.data) draw(side);
-  }
+  drawAll();
 }
 page.theme.addEventListener("click", () => {
   const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";

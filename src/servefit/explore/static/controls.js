@@ -45,8 +45,15 @@ export function showValues(controls, values, defaults) {
   showCounting(controls, values);
 }
 
+// What does nothing with the other values cannot be changed, unless it holds a mistake.
 export function showCounting(controls, values) {
-  for (const { field, row, main } of controls.values()) {
+  for (const { field, row, main, slider } of controls.values()) {
+    if (field.needs) {
+      const idle = (values[field.needs[0]] !== "") !== field.needs[1] && main.getAttribute("aria-invalid") !== "true";
+      main.disabled = idle;
+      if (slider) slider.disabled = idle;
+      if (!field.beside) row.element.classList.toggle("idle", idle);
+    }
     if (!field.when) continue;
     const counts = values[field.when[0]] === field.when[1];
     if (field.beside) main.classList.toggle("gone", !counts);
@@ -127,6 +134,7 @@ function number(field, row, changed) {
   });
   return {
     main,
+    slider,
     set(text) {
       main.value = text;
       place(text);
