@@ -24,7 +24,7 @@ VALUES = """Object.fromEntries([...document.querySelectorAll('#fields input[type
 
 @pytest.mark.parametrize("low", [True, False])
 def test_the_ends_of_every_slider_are_those_of_its_field(watch: Watched, low: bool) -> None:
-    page = watch.open(ASKED)
+    page = watch.open(f"{ASKED}&slo2=e2e&slo3=ttft")
     fields = page.request.get(f"{watch.origin}/api/options").json()["fields"]
     ends = {f["name"]: f["low" if low else "high"] for f in fields}
     page.evaluate(ENDS, low)

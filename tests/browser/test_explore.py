@@ -58,7 +58,7 @@ CHANGES = {
     "slo3_batch": ("4", "&slo3=e2e&slo3_kind=times&slo3_times=1.5"),
     "confidence": ("0.5", ""),
     "rule": ("tolerance", ""),
-    "epsilon": ("0.3", ""),
+    "epsilon": ("0.3", "&slo="),
     "rate": ("100", ""),
     "gpu_memory_utilization": ("0.5", ""),
     "other_gib": ("10", ""),

@@ -189,7 +189,7 @@ def test_on_a_phone_mistakes_and_places_are_read_whole(browser: Browser, origin:
         assert not page.locator(f"#side-{side} .place").evaluate(clipped)
     put(page, "correlation", "0.5")
     settle(page)
-    brief = page.locator("#brief")
+    brief = page.locator("#brief span")
     assert brief.inner_text().startswith("Correlation: ")
     assert brief.inner_text().endswith("give Input spread and Output spread")
     assert not brief.evaluate(clipped)

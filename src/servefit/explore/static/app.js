@@ -171,7 +171,7 @@ function sayResult() {
   showErrors(controls, side.errors);
   showCounting(controls, state[state.editing]);
   const mistakes = problemsOf(side.errors);
-  page.brief.textContent = mistakes || side.brief();
+  page.brief.firstElementChild.textContent = mistakes || side.brief();
   page.brief.classList.toggle("error", mistakes !== "");
 }
 
