@@ -205,6 +205,7 @@ def test_a_view_comes_back_from_its_url(watch: Watched, browser: Browser, origin
     answered(page, "a", "8.5")
     sides = shown(page), shown(page, "b")
     assert sides[0] != sides[1]
+    until(page, "location.search.includes('slo_ms=8.5')")
     other = watched(browser, origin, 1440, "light")
     again = other.open(page.url.removeprefix(f"{origin}/"))
     again.wait_for_selector("#side-b[data-answered]")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from tests.browser.actions import ASKED, bad, marks, put, settle, shown, until
+from tests.browser.actions import ASKED, answered, bad, marks, put, settle, shown, until
 from tests.browser.conftest import Watched, watched
 
 pytestmark = pytest.mark.browser
@@ -127,3 +127,29 @@ def test_the_error_moves_to_the_control_of_the_constraint_that_fails_now(watch: 
     put(page, "kv_capacity_tokens", "")
     settle(page)
     assert bad(page) == ["slo_ms"]
+
+
+DRAG = """() => {
+  const slider = document.querySelector('#f-slo_ms').parentElement.querySelector('[type=range]');
+  for (let at = 0; at < 1000; at += 2) {
+    slider.value = at;
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+}"""
+
+
+def test_a_url_that_the_browser_refuses_to_write_stops_nothing(
+    browser: Browser, origin: str
+) -> None:
+    with page_of(browser, origin, "could not be written") as (page, watch):
+        page.add_init_script(
+            "window.writes = 0; history.replaceState = () => {"
+            " window.writes += 1; throw new Error('too often'); };"
+        )
+        watch.open(ASKED)
+        before = page.evaluate("window.writes")
+        page.evaluate(DRAG)
+        put(page, "slo_ms", "8.25")
+        answered(page, "a", "slo_ms=8.25")
+        page.wait_for_timeout(400)
+        assert 1 <= page.evaluate("window.writes") - before < 20

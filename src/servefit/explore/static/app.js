@@ -13,6 +13,9 @@ const state = readUrl(new URLSearchParams(location.search));
 const sides = {};
 // How long the latest change took to be drawn, among the browser's performance measures.
 const UPDATE = "from input to drawn";
+// The URL follows a drag by so much.
+const URL_EVERY_MS = 300;
+let urlTimer = null;
 // Of each theme, once asked for.
 const specs = new Map();
 
@@ -43,8 +46,23 @@ function urlQuery() {
   return new URLSearchParams([...pairs, ["calibration", options.calibration]]).toString();
 }
 
+// Browsers take so many in so many seconds and refuse more: then the view still works.
 function writeUrl() {
-  history.replaceState(null, "", `?${urlQuery()}`);
+  clearTimeout(urlTimer);
+  urlTimer = null;
+  try {
+    history.replaceState(null, "", `?${urlQuery()}`);
+  } catch (error) {
+    console.warn(`the URL could not be written: ${error.message}`);
+  }
+}
+
+function writeUrlSoon() {
+  urlTimer ??= setTimeout(writeUrl, URL_EVERY_MS);
+}
+
+function writeUrlNow() {
+  if (urlTimer !== null) writeUrl();
 }
 
 // The URL stays as it was sent until something is changed.
@@ -59,9 +77,10 @@ function changed(name, value) {
   const values = state[state.editing];
   values[name] = value;
   sides[state.editing].touched = { name, value, at: performance.now() };
+  delete sides[state.editing].article.dataset.asked;
   showCounting(controls, values);
-  writeUrl();
   ask(state.editing);
+  writeUrlSoon();
 }
 
 // One request of a side at a time; while it runs only the latest wish is kept.
@@ -84,7 +103,7 @@ async function ask(key) {
 
 async function answer(side) {
   const query = new URLSearchParams(queryOf(state[side.key])).toString();
-  const url = location.search.slice(1);
+  const url = urlQuery();
   const since = side.touched?.at;
   const [ok, found] = await answerTo(query);
   if (sides[side.key] !== side) return;
@@ -101,7 +120,7 @@ async function answer(side) {
     }
     side.article.dataset.answered = query;
   }
-  side.article.dataset.asked = url;
+  if (!side.again) side.article.dataset.asked = url;
   if (side.key === state.editing) sayResult();
 }
 
@@ -215,6 +234,8 @@ function layOut() {
 }
 
 page.controls.addEventListener("submit", (event) => event.preventDefault());
+page.controls.addEventListener("change", writeUrlNow);
+addEventListener("pagehide", writeUrlNow);
 page.editing.addEventListener("change", (event) => {
   state.editing = event.target.value;
   showControls();
