@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,23 @@ def test_a_law_without_intervals_gets_the_farthest_points() -> None:
     assert loads[2] == 8  # the middle of 1..64 in logarithms
 
 
+def test_a_server_launched_with_other_settings_has_points_of_its_own() -> None:
+    keys = set()
+    for seats in ("16", "64"):
+        choose = chooser()
+        choose.settings = (("max_num_seqs", seats),)
+        point = choose(SERVER, "me", [])
+        assert point is not None
+        keys.add(point.key("me"))
+    assert len(keys) == 2
+
+
+def test_lengths_that_the_servers_cache_cannot_hold_once_are_refused() -> None:
+    small = Server("facebook/opt-1.3b", settings={"max_num_seqs": 64, "kv_capacity_tokens": 100})
+    with pytest.raises(ServefitError, match="KV cache of 100 tokens: ask for shorter ones"):
+        chooser()(small, "me", [])
+
+
 def test_a_model_of_unknown_shape_is_refused_before_anything_is_measured() -> None:
     with pytest.raises(ServefitError, match="give --shape"):
         chooser()(Server("my-finetune"), "me", [])
@@ -240,6 +258,32 @@ def test_latencies_between_measured_loads_take_what_was_missed_around_them() -> 
     assert seen.latency_s["e2e"] == pytest.approx([1.2, 1.2, 1.3, 1.4, 1.4, 1.4, 1.4])
     assert seen.latency_bound_s["e2e"] == pytest.approx(seen.latency_s["e2e"] + 0.1)
     assert seen.latency_s["tpot"] == pytest.approx(ones)
+
+
+def test_a_load_that_was_measured_to_keep_the_slo_needs_no_margin() -> None:
+    """With all but certainty asked for, no predicted cap will do."""
+    question = Question(64, 64, parse_slos(["tpot=6.4ms"]), confidence=0.999999)
+    tune = TuneChooser(chooser(most=2), question)
+    play(tune)
+    assert isinstance(tune.answer, Advice)
+    assert tune.answer.decision.chosen.batch_cap == 1
+    assert tune.verified
+
+
+def test_a_multiple_of_a_latency_beyond_the_curve_is_refused() -> None:
+    with pytest.raises(ServefitError, match="reference point is unknown"):
+        play(tuner("e2e=2x@1000000"))
+
+
+def test_an_engine_without_flags_of_its_own_is_told() -> None:
+    said: list[str] = []
+    tune = tuner("tpot=15ms", most=2)
+    tune.say = said.append
+    server = replace(SERVER, engine="tgi")
+    rows: list[dict[str, Any]] = []
+    while (point := tune(server, "me", rows)) is not None:
+        rows.append(row_of(point))
+    assert "no flags of tgi are known: those printed are vLLM's" in said
 
 
 def test_an_impossible_slo_is_said_without_a_verification() -> None:

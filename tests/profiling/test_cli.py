@@ -45,7 +45,8 @@ def servefit(
 
 URL = "http://127.0.0.1:9"
 DTYPE = ["--launch", "serve {port} {dtype}"]
-LOAD = ["--batch", "2", "--input-tokens", "8", "--output-tokens", "8"]
+LENGTHS = ["--input-tokens", "8", "--output-tokens", "8"]
+LOAD = ["--batch", "2", *LENGTHS]
 QUICK = ["--precision", "0.3", "--min-window", "0.1", "--max-point-time", "4", "--retries", "0"]
 
 
@@ -197,6 +198,13 @@ def test_a_point_that_the_time_cuts_off_is_missing_and_exits_1(stub: Stub, serve
         (["profile", URL, *LOAD, "--arrivals", "constant"], "arrivals constant: only arrivals at"),
         (["profile", URL, *LOAD, "--arrivals", "bogus"], "arrivals 'bogus': must be one of"),
         (["profile", URL, *LOAD, "--law", "step"], "--law and no --auto: nothing is fitted"),
+        (["profile", *DTYPE, *LOAD, "--set", "dtype=a", "--set", "dtype=b"], "dtype=V1,V2 once"),
+        (["profile", *DTYPE, *LOAD, "--set", "port=9000"], "it is chosen by servefit"),
+        (
+            ["profile", URL, *LOAD, "--metrics-url", "http://u:secret@127.0.0.1:1/metrics"],
+            "is refused, since it could leak a secret",
+        ),
+        (["profile", URL, *LENGTHS, "--auto", "3", "--law", "bogus"], "bogus"),
         (
             ["profile", *DTYPE, *LOAD, "--set", "dtype=foo"],
             "--set dtype=foo: unknown dtype 'foo'",
@@ -211,6 +219,14 @@ def test_mistakes_are_one_line_without_a_traceback(
     assert said in err
     assert "Traceback" not in err
     assert len([line for line in err.splitlines() if line.startswith("servefit:")]) == 1
+
+
+def test_a_key_from_a_file_loses_its_line_end_and_may_hold_no_other(servefit: Run) -> None:
+    for key, said in (("abc\n", "no answer (connect: "), ("a\nbc", "holds a control character")):
+        code, _, err = servefit("profile", URL, *LOAD, env={"SERVEFIT_API_KEY": key})
+        assert code == 2
+        assert said in err
+        assert "bc" not in err.replace("SERVEFIT_API_KEY", "")
 
 
 def test_the_key_comes_from_the_environment_and_is_never_shown(

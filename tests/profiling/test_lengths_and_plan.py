@@ -166,6 +166,8 @@ def test_a_plan_crosses_its_lists() -> None:
         ("- {batch: 1, trace: x, output_tokens: 8}", "output_tokens = 8: a trace has lengths"),
         ("- {arrivals: trace, input_tokens: 1, output_tokens: 1}", "no trace to replay"),
         ("- {batch: 1, input_tokens: 1, output_tokens: 1, settings: 5}", "settings"),
+        ("- {batch: 1, input_tokens: 1, output_tokens: 1, settings: {a: []}}", "a has no value"),
+        ("- {batch: 2023-13-45, input_tokens: 1, output_tokens: 1}", "is no YAML"),
         ("a: [", "is no YAML"),
     ],
 )
@@ -198,6 +200,16 @@ def test_points_come_cheapest_first_within_each_server_setting() -> None:
     for group in (ordered[:6], ordered[6:]):
         costs = [p.relative_cost for p in group]
         assert costs == sorted(costs)
+
+
+def test_a_trace_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    (point,) = cross(rate=[1], trace=[str(trace)])
+    keys = []
+    for text in ("arrival_s\n0", "arrival_s\n1", "arrival_s\n0"):
+        trace.write_text(text)
+        keys.append(point.key("me"))
+    assert keys[0] == keys[2] != keys[1]
 
 
 def test_a_point_keeps_its_identity_and_different_ones_differ() -> None:

@@ -139,7 +139,7 @@ def command(
         setting = one_setting(sets)
         if dry_run:
             say = partial(click.echo, err=True)
-            chooser = chooser_of(shared, auto, loads, target, say)
+            chooser = chooser_of(shared, auto, loads, target, setting, say)
             looked = look(target, setting, options.max_time_s, chooser.choices)
         else:
             rows, late = _run_auto(auto, loads, target, options, output, setting, shared)
@@ -221,7 +221,7 @@ def _run_auto(
     from servefit.profiling.journal import Journal
 
     display = ConsoleDisplay(common.console(stderr=True), most)
-    chooser = chooser_of(shared, most, loads, target, display.say)
+    chooser = chooser_of(shared, most, loads, target, setting, display.say)
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
         rows = run_loop(campaign.run_adaptively(chooser, setting))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
@@ -44,7 +45,7 @@ def look(
         shutil.rmtree(folder)
     except LaunchFailedError as failure:
         raise ServefitError(f"--launch: {failure}") from None
-    except OutOfTimeError:
+    except (OutOfTimeError, TimeoutError):
         raise ServefitError("the server is not ready within --max-time") from None
     finally:
         with suppress(OSError):  # it holds the log, or is gone
@@ -60,9 +61,12 @@ async def _discovered(target: Target, settings: Settings, stem: Path, max_time_s
 
     display = ConsoleDisplay(common.console(stderr=True))
     give_up_s = time.perf_counter() + max_time_s
-    async with open_session(
-        target, settings, stem=stem, give_up_s=give_up_s, report=display.say
-    ) as session:
+    async with (
+        asyncio.timeout(max_time_s),
+        open_session(
+            target, settings, stem=stem, give_up_s=give_up_s, report=display.say
+        ) as session,
+    ):
         display.server(session.server)
         return session.server
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 DEFAULT_KEY_VARIABLE = "SERVEFIT_API_KEY"
 
 _TARGET: tuple[Callable[..., Any], ...] = (
-    click.option("--model", help="Which of the server's models to ask; offline its folder."),
+    click.option(
+        "--model", help="Which of the server's models to ask; for vllm-offline its folder."
+    ),
     click.option("--gpu", help="What the server runs on, by catalogue name (`servefit hardware`)."),
     click.option("--tensor-parallel-size", type=click.IntRange(1), help="GPUs of one replica."),
     click.option(
@@ -190,6 +192,7 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
     """Which server the options name; raises `ServefitError` where they name none."""
     from servefit.dtypes import canonical_dtype
     from servefit.hardware import get_hardware
+    from servefit.profiling.client import base_url
     from servefit.profiling.server import SETTINGS
     from servefit.profiling.session import Target
 
@@ -205,6 +208,8 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
         raise ServefitError(
             f"--metrics-url {metrics_url}: give a path from / on, or http://HOST:PORT/metrics"
         )
+    if not metrics_url.startswith("/"):
+        base_url(metrics_url)  # refuses what is no address, or carries a secret
     if "gpu" in settings:
         get_hardware(settings["gpu"])  # as below
     if given.get("shape") is not None:
@@ -216,6 +221,9 @@ def target_of(url: str | None, given: Mapping[str, Any]) -> Target:
         raise ServefitError("no server: give its URL, or a command that starts it with --launch")
     variable = given["api_key_env"]
     key = os.environ.get(variable)
+    key = None if key is None else key.strip()
+    if key and not key.isprintable():
+        raise ServefitError(f"{variable}: holds a control character, which no API key has")
     if key is None and variable != DEFAULT_KEY_VARIABLE:
         raise ServefitError(f"--api-key-env {variable}: there is no such environment variable")
     if given["insecure"]:
@@ -264,11 +272,14 @@ def chooser_of(
     most: int,
     loads: tuple[Sequence[str], Sequence[str], Sequence[str]],
     target: Target,
+    settings: tuple[tuple[str, str], ...],
     say: Callable[[str], None],
 ) -> AutoChooser:
     """Chooses up to ``most`` points among ``loads``: input lengths, output lengths, batches."""
+    from servefit.laws import get_law
     from servefit.profiling.auto import AutoChooser, candidates_for
 
+    get_law(given["law"])  # refused now rather than after the first points
     return AutoChooser(
         candidates=lambda server: candidates_for(server, *loads),
         most=most,
@@ -276,6 +287,7 @@ def chooser_of(
         gpu=target.given.get("gpu"),
         wanted=given["auto_precision"],
         say=say,
+        settings=settings,
     )
 
 
@@ -291,6 +303,9 @@ def settings_of(sets: Sequence[str]) -> list[dict[str, str]]:
         name, equals, listed = text.partition("=")
         if not equals or not name.isidentifier() or not items(listed):
             raise ServefitError(f"--set {text}: give NAME=V1,V2")
+        if name in names or name == "port":
+            why = "it is chosen by servefit" if name == "port" else f"give --set {name}=V1,V2 once"
+            raise ServefitError(f"--set {text}: {why}")
         names.append(name)
         values.append(items(listed))
     return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values)]

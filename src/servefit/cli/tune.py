@@ -103,19 +103,17 @@ def command(
     from servefit.advise import Infeasible, parse_slos
     from servefit.cli.profile_display import ConsoleDisplay
     from servefit.cli.profile_run import require_extra, run_loop, say_if_late
-    from servefit.laws import get_law
 
     require_extra()
-    get_law(shared["law"])  # refused now rather than after the first points
     from servefit.profiling.campaign import Campaign
     from servefit.profiling.journal import Journal
     from servefit.profiling.tune import MOST_VERIFICATIONS, Question, TuneChooser
 
-    target, options = target_of(url, shared), options_of(shared)
+    target, options, setting = target_of(url, shared), options_of(shared), one_setting(sets)
     display = ConsoleDisplay(common.console(stderr=True), points + MOST_VERIFICATIONS)
     lengths = [str(input_tokens)], [str(output_tokens)], items(batch)
     chooser = TuneChooser(
-        chooser_of(shared, points, lengths, target, display.say),
+        chooser_of(shared, points, lengths, target, setting, display.say),
         Question(
             input_tokens,
             output_tokens,
@@ -129,7 +127,7 @@ def command(
     )
     with Journal(output) as journal, display.live():
         campaign = Campaign(target, journal, options, display)
-        run_loop(campaign.run_adaptively(chooser, one_setting(sets)))
+        run_loop(campaign.run_adaptively(chooser, setting))
     late = say_if_late(campaign, then=", and what follows it")
     answer = chooser.answer
     if answer is None and late:

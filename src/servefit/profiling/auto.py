@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class AutoChooser:
 
     Attributes:
         candidates: closed-loop points with fixed lengths, for a server.
+        settings: what the server is launched with, if it is.
         most: measure no more than so many of them.
         law: name of the law.
         gpu: see `servefit.api.fit`.
@@ -64,6 +65,7 @@ class AutoChooser:
     gpu: str | None
     wanted: float
     say: Callable[[str], None]
+    settings: tuple[tuple[str, str], ...] = ()
     stopped_because: str = ""
     tried: set[str] = field(default_factory=set)
 
@@ -73,7 +75,7 @@ class AutoChooser:
         """The next point, given every row so far; ``None``: enough."""
         if not self.tried:
             _require_law(server)
-        ids = {point.key(whom): point for point in self.candidates(server)}
+        ids = {point.key(whom): point for point in self.points(server)}
         measured = [r for r in rows if r.get("point_id") in ids and has_result(r)]
         done = {str(row["point_id"]) for row in measured} | self.tried
         left = {key: point for key, point in ids.items() if key not in done}
@@ -86,10 +88,14 @@ class AutoChooser:
         self.tried.add(chosen)
         return left[chosen]
 
+    def points(self, server: Server) -> list[Point]:
+        """The candidates of a server with these settings."""
+        return [replace(point, settings=self.settings) for point in self.candidates(server)]
+
     def choices(self, server: Server) -> Sequence[Point]:
         """What it would choose from; raises `ServefitError` where no law can be fitted."""
         _require_law(server)
-        return self.candidates(server)
+        return self.points(server)
 
     def _choose(
         self, left: Mapping[str, Point], done: int, measured: Sequence[Mapping[str, Any]]
@@ -144,7 +150,13 @@ def candidates_for(
         tokens = _fixed(point.input_length) + _fixed(point.output_length)
         return (point.concurrency or 1) * tokens <= capacity
 
-    return [p for p in points if fits(p)]
+    fitting = [p for p in points if fits(p)]
+    if not fitting:
+        raise ServefitError(
+            f"no load of these lengths fits the server's KV cache of {capacity:,.0f} tokens: "
+            "ask for shorter ones"
+        )
+    return fitting
 
 
 def information(log_sd: FloatArray, noise: float | None) -> FloatArray:

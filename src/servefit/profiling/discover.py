@@ -89,7 +89,7 @@ async def discover(
     length = _sound("max_model_len", card.get("max_model_len")) or length
     return Server(
         model=card["id"],
-        engine=engine,
+        engine=found.get("engine"),
         settings={k: v for k, v in found.items() if v is not None},
         max_model_len=int(length) if isinstance(length, int) else None,
         metrics_url=metrics_url if shown is not None else None,

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from servefit.errors import ServefitError
@@ -51,7 +52,10 @@ class Point:
 
     def key(self, whom: str) -> str:
         """The point's identity in a campaign: the same for the same question to the same server."""
-        text = json.dumps([whom, asdict(self)], sort_keys=True)
+        question = asdict(self)
+        if self.trace is not None:
+            question["trace"] = _contents(self.trace)
+        text = json.dumps([whom, question], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -156,7 +160,7 @@ def read_plan(text: str, name: str) -> list[Point]:
 
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date of month 13, say
         raise ServefitError(f"{name}: is no YAML: {' '.join(str(error).split())}") from None
     entries = data.get("points") if isinstance(data, dict) else data
     if not isinstance(entries, list) or not entries:
@@ -187,8 +191,19 @@ def read_plan(text: str, name: str) -> list[Point]:
 
 def _crossed(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every combination of the listed values."""
+    for name, value in settings.items():
+        if value == []:
+            raise ServefitError(f"settings: {name} has no value")
     values = [v if isinstance(v, list) else [v] for v in settings.values()]
     return [dict(zip(settings, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+def _contents(path: str) -> str:
+    """What a file holds, in short: its name may stay while that changes."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ServefitError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def in_order(points: Iterable[Point]) -> list[Point]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -232,7 +233,7 @@ def percentiles(name: str, values: Iterable[float | None]) -> dict[str, float | 
     """
     known = sorted(v for v in values if v is not None)
     return {
-        f"{name}_median_s": quantile(known, 0.5) or None,
+        f"{name}_median_s": (statistics.median(known) if known else 0.0) or None,
         f"{name}_p99_s": quantile(known, 0.99) or None,
     }
 

@@ -100,7 +100,7 @@ class Target:
         model = self.model
         if self.launch is None and server is not None:
             known, model = server.settings, server.model
-        names = (*SETTINGS, "data_parallel_size")
+        names = (*SETTINGS, "data_parallel_size", "model")
         told = {name: known[name] for name in names if known.get(name) is not None}
         asked = {"chat": self.chat, "token_ids": self.token_ids}
         told |= {name: value for name, value in asked.items() if value is not None}

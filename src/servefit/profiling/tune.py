@@ -140,7 +140,7 @@ class TuneChooser:
         self, server: Server, whom: str, results: Mapping[str, Mapping[str, Any]]
     ) -> Point | None:
         """Fit, advise, and name the cap to verify; ``None`` if the answer stands."""
-        known = {p.key(whom) for p in self.auto.candidates(server)}
+        known = {p.key(whom) for p in self.auto.points(server)}
         known |= {self._point(v.batch_cap).key(whom) for v in self.verifications}
         mine = [row for key, row in results.items() if key in known]
         if not mine:
@@ -151,13 +151,11 @@ class TuneChooser:
         if self._confirmed(answer):
             return None
         self.answer = answer
-        if isinstance(answer, Infeasible):
-            return None
-        if len(self.verifications) < MOST_VERIFICATIONS:
+        if isinstance(answer, Advice) and len(self.verifications) < MOST_VERIFICATIONS:
             return self._point(answer.decision.chosen.batch_cap)
         if not self.verified and (kept := self.largest_kept()) is not None:
-            reason = f"of the measured loads, {kept} in flight is the largest that keeps every SLO"
-            self.answer = self._advise(server, Limit("what was measured", kept, reason))
+            fallback = self._advise(server, only=kept)
+            self.answer = fallback if isinstance(fallback, Advice) else answer
         return None
 
     def largest_kept(self) -> int | None:
@@ -204,11 +202,19 @@ class TuneChooser:
     def _point(self, cap: int) -> Point:
         asked = self.question
         return Point(
-            cap, input_length=str(asked.input_tokens), output_length=str(asked.output_tokens)
+            cap,
+            input_length=str(asked.input_tokens),
+            output_length=str(asked.output_tokens),
+            settings=self.auto.settings,
         )
 
-    def _advise(self, server: Server, *limits: Limit) -> Advice | Infeasible:
-        """What the last fit advises on this server, within its own cap and further limits."""
+    def _advise(self, server: Server, *, only: int | None = None) -> Advice | Infeasible:
+        """What the last fit advises on this server, within the server's own cap.
+
+        Args:
+            server: the server.
+            only: advise this cap if it is allowed at all, as it was measured: without a margin.
+        """
         assert self.calibration is not None  # advice follows a fit
         calibration, row = self.calibration, self.measured[-1]
         asked, known = self.question, server.settings
@@ -222,8 +228,11 @@ class TuneChooser:
             dtype=row.get("dtype"),
             kv_cache_dtype=row.get("kv_cache_dtype"),
         )
+        engine = server.engine
+        if engine is not None and engine not in ENGINES:
+            self.say(f"no flags of {engine} are known: those printed are vLLM's")
         terms = Terms(
-            engine=get_engine(server.engine if server.engine in ENGINES else "vllm"),
+            engine=get_engine(engine if engine in ENGINES else "vllm"),
             gpu_memory_utilization=known.get("gpu_memory_utilization") or 0.9,
             kv_capacity_tokens=known.get("kv_capacity_tokens"),
             max_num_batched_tokens=known.get("max_num_batched_tokens"),
@@ -234,11 +243,13 @@ class TuneChooser:
         )
         seen = as_clients_see(problem.curve, self.measured)
         self._limits = self._limits or tuple(map(_resolved, asked.slos, problem.slos, repeat(seen)))
+        if only is not None:
+            seen = seen.at_point_estimate().only(seen.cap[seen.cap <= only][-1:])
         problem = replace(
             problem,
             curve=seen,
             slos=tuple(self._limits),
-            limits=(*problem.limits, *_seats(server), *limits),
+            limits=(*problem.limits, *_seats(server)),
         )
         return recommend(
             problem, rule=asked.rule, epsilon=asked.epsilon, rate_per_s=asked.rate_per_s
@@ -276,7 +287,8 @@ def _resolved(asked: Slo | RelativeSlo, by_law: Slo, seen: Curve) -> Slo:
         return by_law
 
     def latency_s(name: str, at: Reference) -> float:
-        return float(np.interp(at.batch, seen.cap, seen.latency_s[name]))
+        # Beyond the curve it is unknown, which `resolve` refuses.
+        return float(np.interp(at.batch, seen.cap, seen.latency_s[name], right=math.nan))
 
     return asked.resolve(latency_s)
 
