@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from servefit import api, laws
-from servefit.advise import Advice, Slo, Terms, parse_slos
+from servefit.advise import Advice, Slo, Terms, get_engine, parse_slos
 from servefit.advise.words import replica_sentences
 from servefit.laws.intervals import intervals
 from servefit.laws.step.why import why
 from servefit.memory import GIB
 from servefit.points import Serving
 from servefit.report.charts import CAUSE_COLOURS, PART_COLOURS
-from servefit.report.figures import interval_name, main_figure, place, shown_latencies
+from servefit.report.figures import figures, interval_name, main_figure, place, shown_latencies
 from servefit.report.fit import COVERAGES, goodness, parameter_rows
 from servefit.report.series import REACH, mark_rows, series
 from servefit.report.view import Question, View, drawn_caps, look
@@ -110,6 +110,27 @@ def test_the_parts_of_memory_sum_to_that_of_the_gpu() -> None:
     assert isinstance(view.answer, Advice)
     assert parts["KV cache at the cap"] * GIB == pytest.approx(view.answer.kv_bytes)
     assert parts["freed"] * GIB == pytest.approx(view.answer.freed_bytes)
+
+
+def test_the_memory_bar_says_nothing_is_freed_where_the_advice_says_none() -> None:
+    taken = asked(terms=Terms(engine=get_engine("llama.cpp")))
+    assert isinstance(taken.answer, Advice)
+    assert taken.answer.freed_bytes is None
+    parts = [row["part"] for row in series(taken)["memory"]]
+    assert parts == ["weights", "other", "KV cache at the cap", "not taken"]
+    none = asked("tpot=1us")
+    assert none.cap is None
+    rows = series(none)["memory"]
+    left = "left for the KV cache"
+    assert [r["part"] for r in rows] == ["weights", "other", left, "not given to the engine"]
+    memory = none.problem.deployment.memory
+    assert memory is not None
+    assert memory.reservation is not None
+    held = {row["part"]: row["gib"] for row in rows}
+    assert held[left] * GIB == pytest.approx(memory.reservation.kv_bytes)
+    for view in (taken, none):
+        text = figures(view, None, None)["memory"].text
+        assert "freed" not in text
 
 
 def test_an_impossible_slo_still_shows_the_curve_and_says_why() -> None:

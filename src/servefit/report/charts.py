@@ -30,8 +30,10 @@ PART_COLOURS = {
     "weights": BLUE,
     "other": "#9AA5B1",
     "KV cache at the cap": ORANGE,
+    "left for the KV cache": "#F2BE94",
     "freed": GREEN,
     "not given to the engine": "#DDE2E8",
+    "not taken": "#DDE2E8",
 }
 LEFT_FOOT = ("height", {"align": "left", "dx": 5, "baseline": "bottom", "dy": -3})
 RIGHT_FOOT = ("height", {"align": "left", "dx": 5, "baseline": "top", "dy": 4})
@@ -231,8 +233,8 @@ def steps(title: str, causes: Iterable[str]) -> Any:
     return alt.layer(_extent(), _extent(_amount("ms", title, stack=None)), areas)
 
 
-def memory() -> Any:
-    """One GPU's memory by use."""
+def memory(parts: Sequence[str]) -> Any:
+    """One GPU's memory by use; ``parts`` as they come."""
     return (
         named("memory")
         .mark_bar(height=34)
@@ -244,7 +246,7 @@ def memory() -> Any:
             color=alt.Color(
                 "part:N",
                 title=None,
-                scale=alt.Scale(domain=list(PART_COLOURS), range=list(PART_COLOURS.values())),
+                scale=alt.Scale(domain=list(parts), range=[PART_COLOURS[part] for part in parts]),
                 legend=alt.Legend(orient="bottom", columns=3, symbolType="square"),
             ),
             tooltip=[alt.Tooltip("part:N"), alt.Tooltip("gib:Q", title="GiB", format=".3~g")],

@@ -50,7 +50,8 @@ def figures(
     chart = charts.filled(charts.steps(title, causes), data, **PANEL)
     found.append(Figure("steps", f"{title} by cause against the batch", chart))
     if data["memory"]:
-        chart = charts.filled(charts.memory(), data, width=PANEL["width"], height=48)
+        bar = charts.memory([row["part"] for row in data["memory"]])
+        chart = charts.filled(bar, data, width=PANEL["width"], height=48)
         parts = ", ".join(f"{row['part']} {row['gib']:.3g} GiB" for row in data["memory"])
         found.append(Figure("memory", f"Memory of one GPU: {parts}", chart))
     if fit is not None:

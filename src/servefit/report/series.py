@@ -212,20 +212,25 @@ def step_rows(view: View) -> list[Row]:
 
 
 def memory_rows(view: View) -> list[Row]:
-    """One GPU's memory by use, in GiB; empty where the model or the GPU's memory is unknown."""
+    """One GPU's memory by use, in GiB; empty where the model or the GPU's memory is unknown.
+
+    Without advice, or by an engine that takes nothing by itself, nothing is freed: then what
+    remains for the KV cache is one part.
+    """
     memory = view.problem.deployment.memory
     if memory is None or memory.reservation is None:
         return []
     held, answer = memory.reservation, view.answer
-    needed = answer.kv_bytes if isinstance(answer, Advice) and answer.kv_bytes else 0.0
-    total, reserved = held.gpu_memory_bytes, max(held.kv_bytes, 0.0)
-    parts = {
-        "weights": held.weight_bytes,
-        "other": held.other_bytes,
-        "KV cache at the cap": needed,
-        "freed": max(reserved - needed, 0.0),
-    }
-    parts["not given to the engine"] = max(total - sum(parts.values()), 0.0)
+    total = held.gpu_memory_bytes
+    parts = {"weights": held.weight_bytes, "other": held.other_bytes}
+    if not isinstance(answer, Advice) or answer.kv_bytes is None:
+        parts["left for the KV cache"] = max(held.kv_bytes, 0.0)
+    else:
+        parts["KV cache at the cap"] = answer.kv_bytes
+        if answer.freed_bytes is not None:
+            parts["freed"] = max(answer.freed_bytes, 0.0)
+    rest = "not given to the engine" if held.by_default else "not taken"
+    parts[rest] = max(total - sum(parts.values()), 0.0)
     ends = [*accumulate(parts.values())]
     return [
         {
