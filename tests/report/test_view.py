@@ -270,6 +270,14 @@ def test_curves_end_where_nothing_that_matters_is_near() -> None:
     assert any("KV full" in row["label"] for row in series(near)["marks"])
 
 
+def test_candidates_beyond_all_that_matters_are_drawn() -> None:
+    view = asked("tpot=0.1ms", terms=Terms(candidates=(512, 1024)))
+    assert view.cap is None
+    data = series(view)
+    assert [row["cap"] for row in data["curve"]] == [512, 1024]
+    assert len(data["extent"]) == 2
+
+
 def test_the_extent_spans_all_that_is_drawn() -> None:
     data = series(asked())
     first, last = data["extent"]

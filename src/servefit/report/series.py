@@ -77,7 +77,8 @@ def last_drawn(view: View, measured: Sequence[Row]) -> float:
     for slo in view.problem.slos:
         kept = curve.batch[curve.latency_s[slo.latency] <= slo.limit_s]
         ends += [REACH * float(np.max(kept))] if kept.size else []
-    end = max(ends, default=last)
+    # The smallest candidate may lie beyond all of these.
+    end = max(REACH * float(np.min(curve.batch)), *ends) if ends else last
     return end if 2 * end < last else last
 
 
