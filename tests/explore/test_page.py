@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from servefit.advise import Advice, Infeasible
 from servefit.advise.candidates import MAX_CANDIDATES
 from servefit.advise.document import advice_as_json
+from servefit.cli.explore import _workloads
 from servefit.explore.answer import document, view_of
 from servefit.explore.caps import SOME_CAPS
 from servefit.explore.fields import FieldError, read
@@ -283,6 +284,25 @@ def test_models_and_gpus_of_the_command_line_can_be_chosen_and_no_others(
         read(fields, {"model": str(tmp_path)}.items())
     with pytest.raises(FieldError):
         read(session.controls(), {"model": str(folder)}.items())
+
+
+def test_a_trace_of_another_folder_is_named_by_its_path_in_the_command(
+    session: Session, run: Run, tmp_path: Path
+) -> None:
+    paths = [tmp_path / folder / "trace.csv" for folder in ("sub", "other")]
+    for path, length in zip(paths, (100, 900), strict=True):
+        path.parent.mkdir()
+        path.write_text(f"input_tokens,output_tokens\n{length},50\n300,200\n")
+    texts = [str(path) for path in paths]
+    one = replace(session, workloads=_workloads(tuple(texts[:1])))
+    choices = next(field.choices for field in one.controls() if field.name == "workload")
+    assert choices[1] == (texts[0], "trace trace.csv")
+    shown = document(one, read(one.controls(), (ASKED | {"workload": texts[0]}).items()))
+    outcome = run(*shlex.split(shown["command"])[1:], "--json")
+    assert shown["advice"] == json.loads(outcome.out)
+    two = replace(session, workloads=_workloads(tuple(texts)))
+    choices = next(field.choices for field in two.controls() if field.name == "workload")
+    assert choices[1:] == tuple((text, f"trace {text}") for text in texts)
 
 
 def test_no_choice_reads_a_file_of_the_same_name(

@@ -130,7 +130,7 @@ def test_allowed_hosts_are_names_without_ports() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [("--allow-host", "http://gpu-box/", "no host"), ("--allow-host", "", "no host"),
-     ("--host", "", "--host is empty")],
+     ("--host", "", "--host is empty"), ("--host", "a..b", "a..b is no name of a host")],
 )  # fmt: skip
 def test_what_names_no_host_is_refused(run: Run, option: str, value: str, said: str) -> None:
     outcome = run("explore", "prior:step", "--port", "0", option, value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -127,6 +126,10 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
+    except UnicodeError:
+        raise ServefitError(
+            f"{host} is no name of a host: give an address, such as 127.0.0.1 or 0.0.0.0"
+        ) from None
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ServefitError(
@@ -135,13 +138,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _workloads(traces: tuple[str, ...]) -> dict[str, Workload]:
-    """Traces by the names of their files."""
+    """Traces by their paths as given, which are pasted again."""
     from servefit.workload import parse_workload
 
-    found: dict[str, Workload] = {}
-    for path in traces:
-        name = Path(path).name
-        if name in found:
-            raise ServefitError(f"--workload {path}: a second trace named {name}: rename one")
-        found[name] = parse_workload(path)
-    return found
+    return {path: parse_workload(path) for path in traces}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from servefit.advise import ENGINES
 from servefit.calibration import Calibration
@@ -38,7 +39,7 @@ def controls(
     Args:
         calibration: what it has seen comes before the catalogue.
         models, gpus: as given on the command line; these come first.
-        traces: names of the workload traces given there.
+        traces: paths of the workload traces given there.
         slo_ms: the default SLO on TPOT.
     """
     model_choices = _choices(models, [m.name for m in calibration.models], _model_names())
@@ -48,7 +49,7 @@ def controls(
     engines = tuple((name, name) for name in ENGINES)
     formats = tuple((name, name) for name in BYTES_PER_NUMBER)
     sizes = tuple((str(n), str(n)) for n in (1, 2, 4, 8, 16))
-    lengths = (("", "lengths below"), *((name, f"trace {name}") for name in traces))
+    lengths = (("", "lengths below"), *_traces(traces))
     inputs, outputs = _middle(calibration, "input_tokens"), _middle(calibration, "output_tokens")
     mean = ("mean", "tokens")
     spread = "deviation / mean; 0: equal"
@@ -182,6 +183,15 @@ def _choices(
     labels |= {name: f"{name} (measured)" for name in seen if name not in labels}
     labels |= {name: name for name in known if name not in labels}
     return tuple(labels.items())
+
+
+def _traces(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """By the names of their files; by their paths where two have the same."""
+    names = [Path(path).name for path in paths]
+    return [
+        (path, f"trace {name if names.count(name) == 1 else path}")
+        for path, name in zip(paths, names, strict=True)
+    ]
 
 
 def _model_names() -> list[str]:

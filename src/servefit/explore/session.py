@@ -37,7 +37,7 @@ class Session:
         calibration: what predicts.
         name: of its file, for the command to paste.
         source: measured runs, where given.
-        workloads: traces, by their names.
+        workloads: traces, by their paths as given.
         models, gpus: those given besides, by the text that they were given as.
     """
 
