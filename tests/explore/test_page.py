@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servefit import api
 from servefit.advise import Advice, Infeasible
 from servefit.advise.candidates import MAX_CANDIDATES
 from servefit.advise.document import advice_as_json
@@ -284,6 +285,41 @@ def test_models_and_gpus_of_the_command_line_can_be_chosen_and_no_others(
         read(fields, {"model": str(tmp_path)}.items())
     with pytest.raises(FieldError):
         read(session.controls(), {"model": str(folder)}.items())
+
+
+def test_a_gpu_that_the_fit_does_not_reach_is_named_beside_its_control(
+    session: Session, tmp_path: Path
+) -> None:
+    table = ["model,input_tokens,output_tokens,mean_batch,max_num_seqs,e2e_mean_s,preemptions"]
+    for batch in (1, 4, 16, 64):
+        for lengths in ((100, 100), (500, 200)):
+            points = api.points_of(
+                session.calibration, model="facebook/opt-1.3b", gpu="H100",
+                input_tokens=lengths[0], output_tokens=lengths[1], batch=batch,
+            )  # fmt: skip
+            seconds = float(api.predict(session.calibration, points).e2e_s)
+            table.append(f"facebook/opt-1.3b,{lengths[0]},{lengths[1]},{batch},{batch},{seconds},0")
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(table))
+    fit = api.fit(api.read_runs(path), law="slim", gpu="unknown")
+    given = Session(fit, gpus={"H100": get_hardware("H100")})
+    fields = given.controls()
+    assert fields[1].default == "H100"
+    assert given.decomposition()[1]
+    with pytest.raises(FieldError) as refused:
+        document(given, read(fields, []))
+    assert list(refused.value.errors) == ["gpu"]
+    assert "unknown" in document(given, read(fields, [("gpu", "unknown")]))["command"]
+
+
+def test_hardware_of_the_calibration_comes_before_a_given_one_as_for_advise(
+    session: Session,
+) -> None:
+    own = replace(get_hardware("H100"), memory_bytes=40e9)
+    seen = replace(session.calibration, hardware=(own,))
+    given = Session(seen, gpus={"H100": get_hardware("H100")})
+    assert given.gpu("H100") is own
+    assert ("H100", "H100 (measured)") in given.controls()[1].choices
 
 
 def test_a_trace_of_another_folder_is_named_by_its_path_in_the_command(

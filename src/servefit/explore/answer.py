@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -48,13 +49,17 @@ def view_of(session: Session, values: Mapping[str, Any]) -> View:
         name = "workload" if lengths and values["workload"] else error.option
         raise FieldError({name: str(error)}) from None
     except ServefitError as error:
-        message = str(error)
-        of = [
-            name
-            for name, text in slo_texts(values).items()
-            if f"SLO {text}:" in message or f"SLO {values[name].upper()} " in message
-        ]
-        raise FieldError(dict.fromkeys(of[:1] or ["rule"], message)) from None
+        raise FieldError({_beside(values, str(error)): str(error)}) from None
+
+
+def _beside(values: Mapping[str, Any], message: str) -> str:
+    """The control that a message is of; ``""``: of them all."""
+    for name, text in slo_texts(values).items():
+        if f"SLO {text}:" in message or f"SLO {values[name].upper()} " in message:
+            return name
+    if re.search(r"\b(GPU|peaks|accelerator)", message):
+        return "gpu"
+    return "rule" if re.search(r"\b(rule|epsilon)\b|T\(1\)", message) else ""
 
 
 def document(session: Session, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -178,9 +178,12 @@ def _whole(
 def _choices(
     given: Sequence[str], seen: Sequence[str], known: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
-    """First what was given, then what was measured, then the catalogue; each once."""
+    """First what was given, then what was measured, then the catalogue; each once.
+
+    What was given by the name of something measured is that, as for `servefit advise`.
+    """
     labels = {name: f"{name} (given)" for name in given}
-    labels |= {name: f"{name} (measured)" for name in seen if name not in labels}
+    labels |= {name: f"{name} (measured)" for name in seen}
     labels |= {name: name for name in known if name not in labels}
     return tuple(labels.items())
 

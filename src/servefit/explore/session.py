@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -60,16 +60,21 @@ class Session:
         values = {f.name: f.default for f in described()}
         try:
             alone = api.predict(self.calibration, points_asked(self, values)).tpot_s
-        except FieldError:
+        except (FieldError, ServefitError):
             return described()
         slo_ms = float(f"{2e3 * float(alone):.2g}") if np.isfinite(alone) else 50.0
         return described(slo_ms=min(max(slo_ms, 0.1), 1e6))
 
     def decomposition(self) -> tuple[str, tuple[str, ...]]:
-        """What the law decomposes, and the causes of it."""
-        points = points_asked(self, {f.name: f.default for f in self.controls()})
-        causes = tuple(api.predict(self.calibration, points).terms_s)
-        return steps_title(self.calibration.law), causes
+        """What the law decomposes, and the causes of it; none where it predicts for no GPU."""
+        fields = self.controls()
+        values = {f.name: f.default for f in fields}
+        title = steps_title(self.calibration.law)
+        for gpu, _ in next(f.choices for f in fields if f.name == "gpu"):
+            with suppress(FieldError, ServefitError):
+                points = points_asked(self, {**values, "gpu": gpu})
+                return title, tuple(api.predict(self.calibration, points).terms_s)
+        return title, ()
 
     def model(self, name: str) -> ModelShape:
         """One of the choices: seen, given, or of the catalogue; no file is read."""
@@ -83,8 +88,13 @@ class Session:
 
     def gpu(self, name: str) -> Hardware:
         """The same of the accelerators."""
-        known = {gpu.name: gpu for gpu in reversed((*self.calibration.hardware, *catalogue()))}
-        return self.gpus.get(name) or known[name]
+        seen = [gpu for gpu in self.calibration.hardware if gpu.name == name]
+        if len(seen) == 1:
+            return seen[0]
+        if name in self.gpus:
+            return self.gpus[name]
+        known = [gpu for gpu in catalogue() if gpu.name == name]
+        return [*known, *seen][0]
 
 
 @contextmanager
