@@ -153,6 +153,19 @@ def test_runs_that_fitted_beyond_the_reservation_free_nothing(run: Run, tmp_path
     outcome = run("advise", "--measured", table, "--rule", "tolerance")
     assert outcome.out.startswith("Batch cap 256")
     assert "Memory freed: none of 53.1 GiB" in outcome.out
+    assert "requests are not all at their end" in outcome.out
+
+
+def test_a_kv_capacity_beyond_the_memory_is_said(run: Run) -> None:
+    outcome = run(
+        "advise", "prior:step", "--model", "facebook/opt-1.3b", "--gpu", "H100",
+        "--input-tokens", "250", "--output-tokens", "390", "--kv-capacity-tokens", "1e9",
+        "--candidates", "4096", "--epsilon", "0",
+    )  # fmt: skip
+    # 1e9 tokens of 192 KiB are 179 TiB.
+    said = "the KV capacity given is more than this GPU's memory leaves (179 TiB against 67.2 GiB)"
+    assert said in outcome.out
+    assert "not all at their end" not in outcome.out
 
 
 @pytest.mark.parametrize(

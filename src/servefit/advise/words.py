@@ -57,7 +57,7 @@ def memory_sentences(advice: Advice) -> list[str]:
     elif advice.freed_bytes < 0:
         lines.append(
             f"Memory freed: none of {format_bytes(held.kv_bytes)} ({_reservation(memory, held)}); "
-            "the runs fitted because requests are not all at their end at once."
+            f"{_why_more_fits(memory, held)}."
         )
     else:
         lines.append(
@@ -66,6 +66,17 @@ def memory_sentences(advice: Advice) -> list[str]:
             f"({_reservation(memory, held)})."
         )
     return lines
+
+
+def _why_more_fits(memory: KvMemory, held: Reservation) -> str:
+    """How a cap can need more than the memory leaves: as was given, or as runs have shown."""
+    capacity = memory.capacity_bytes
+    if memory.capacity_tokens is None or capacity is None or capacity <= held.kv_bytes:
+        return "the runs fitted because requests are not all at their end at once"
+    return (
+        "the KV capacity given is more than this GPU's memory leaves "
+        f"({format_bytes(capacity)} against {format_bytes(max(held.kv_bytes, 0.0))})"
+    )
 
 
 def _reservation(memory: KvMemory, held: Reservation) -> str:
