@@ -153,3 +153,32 @@ def test_a_hostile_name_is_text(browser: Browser, hostile_origin: str) -> None:
     assert page.locator("img").count() == 0
     assert watch.faults == []
     page.context.close()
+
+
+def test_a_mistake_in_a_hidden_row_shows_it_until_it_is_mended(watch: Watched) -> None:
+    page = watch.page
+    page.goto(f"{watch.origin}/{ASKED}&slo_times=abc")
+    page.wait_for_selector("[data-field=slo_times].bad")
+    assert page.locator("#f-slo_times").is_visible()
+    assert "not a number" in page.locator("#h-slo_times").inner_text()
+    put(page, "slo_times", "2")
+    settle(page)
+    assert not page.locator("#f-slo_times").is_visible()
+    assert shown(page)["head"].startswith("Batch cap")
+
+
+def test_what_no_control_is_named_in_a_url_is_said_and_left_out(watch: Watched) -> None:
+    page = watch.page
+    page.add_init_script(
+        "Storage.prototype.getItem = Storage.prototype.setItem ="
+        " () => { throw new Error('no storage'); };"
+    )
+    watch.open(f"{ASKED}&utm_source=x&constructor=y&b.compared=z")
+    assert shown(page)["head"].startswith("Batch cap")
+    said = page.locator("#notice").inner_text()
+    assert said == "No control is named utm_source, constructor, b.compared: left out."
+    page.click("#theme")
+    put(page, "slo_ms", "7")
+    settle(page)
+    assert "utm_source" not in page.url
+    assert "slo_ms=7" in page.url

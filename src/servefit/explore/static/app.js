@@ -9,6 +9,8 @@ const page = Object.fromEntries(
 const options = await (await fetch("/api/options")).json();
 const defaults = Object.fromEntries(options.fields.map((f) => [f.name, f.default === null ? "" : String(f.default)]));
 const labels = new Map(options.fields.map((field) => [field.name, `${field.label}: `]));
+// Of the URL, that are no controls: they are neither sent nor written again.
+const dropped = new Set();
 const state = readUrl(new URLSearchParams(location.search));
 const sides = {};
 // How long the latest change took to be drawn, among the browser's performance measures.
@@ -27,8 +29,9 @@ function readUrl(query) {
   if (query.has("compare")) found.b = { ...defaults };
   for (const [key, value] of query) {
     if (key === "compare" || key === "calibration") continue;
-    if (!key.startsWith("b.")) found.a[key] = value;
-    else if (found.b) found.b[key.slice(2)] = value;
+    const [of, name] = key.startsWith("b.") ? [found.b, key.slice(2)] : [found.a, key];
+    if (!Object.hasOwn(defaults, name)) dropped.add(key);
+    else if (of) of[name] = value;
   }
   return found;
 }
@@ -65,12 +68,37 @@ function writeUrlNow() {
   if (urlTimer !== null) writeUrl();
 }
 
-// The URL stays as it was sent until something is changed.
-function sayOtherCalibration(named) {
-  if (named === null || named === options.calibration) return false;
-  page.notice.textContent = `This view was made with another calibration (${named.slice(0, 40)}; this one is ${options.calibration}): the same question may have another answer here.`;
-  page.notice.hidden = false;
-  return true;
+// What of the URL is not as it says. It stays as it was sent until something is changed.
+function sayNotices(named) {
+  const notices = [];
+  if (named !== null && named !== options.calibration) {
+    notices.push(`This view was made with another calibration (${named.slice(0, 40)}; this one is ${options.calibration}): the same question may have another answer here.`);
+  }
+  if (dropped.size) {
+    const names = [...dropped].map((key) => key.slice(0, 40));
+    const more = names.length > 5 ? ` and ${names.length - 5} more` : "";
+    notices.push(`No control is named ${names.slice(0, 5).join(", ")}${more}: left out.`);
+  }
+  page.notice.textContent = notices.join(" ");
+  page.notice.hidden = notices.length === 0;
+  return notices.length > 0;
+}
+
+// A browser may keep nothing, and says so by an error.
+function storedTheme() {
+  try {
+    return localStorage.getItem("servefit-theme");
+  } catch {
+    return null;
+  }
+}
+
+function storeTheme(theme) {
+  try {
+    localStorage.setItem("servefit-theme", theme);
+  } catch {
+    console.info("the browser keeps no theme for the next time");
+  }
 }
 
 function changed(name, value) {
@@ -269,12 +297,12 @@ function useTheme(theme) {
 }
 page.theme.addEventListener("click", () => {
   const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  localStorage.setItem("servefit-theme", theme);
+  storeTheme(theme);
   useTheme(theme);
 });
 
-useTheme(localStorage.getItem("servefit-theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-if (!sayOtherCalibration(new URLSearchParams(location.search).get("calibration"))) writeUrl();
+useTheme(storedTheme() ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+if (!sayNotices(new URLSearchParams(location.search).get("calibration"))) writeUrl();
 layOut();
 addSide("a");
 if (state.b) addSide("b");

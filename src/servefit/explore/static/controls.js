@@ -45,7 +45,7 @@ export function showValues(controls, values, defaults) {
   showCounting(controls, values);
 }
 
-// What does nothing with the other values cannot be changed, unless it holds a mistake.
+// What does nothing with the other values cannot be changed, or is hidden, unless it holds a mistake.
 export function showCounting(controls, values) {
   for (const { field, row, main, slider } of controls.values()) {
     if (field.needs) {
@@ -55,7 +55,7 @@ export function showCounting(controls, values) {
       if (!field.beside) row.element.classList.toggle("idle", idle);
     }
     if (!field.when) continue;
-    const counts = values[field.when[0]] === field.when[1];
+    const counts = values[field.when[0]] === field.when[1] || main.getAttribute("aria-invalid") === "true";
     if (field.beside) main.classList.toggle("gone", !counts);
     else row.element.hidden = !counts;
   }
