@@ -15,6 +15,7 @@ from servefit import api
 from servefit.advise import Advice, Infeasible
 from servefit.advise.candidates import MAX_CANDIDATES
 from servefit.advise.document import advice_as_json
+from servefit.calibration import Range
 from servefit.cli.explore import _workloads
 from servefit.explore.answer import document, view_of
 from servefit.explore.caps import SOME_CAPS
@@ -320,6 +321,19 @@ def test_hardware_of_the_calibration_comes_before_a_given_one_as_for_advise(
     given = Session(seen, gpus={"H100": get_hardware("H100")})
     assert given.gpu("H100") is own
     assert ("H100", "H100 (measured)") in given.controls()[1].choices
+
+
+def test_lengths_reach_as_far_as_what_was_measured(session: Session) -> None:
+    far = {"input_tokens": Range(199_000.0, 200_000.5), "output_tokens": Range(40_000.0, 50_000.0)}
+    given = replace(session, calibration=replace(session.calibration, ranges=far))
+    fields = {field.name: field for field in given.controls()}
+    assert fields["input_tokens"].high == 200_001
+    assert fields["output_tokens"].high == 50_000
+    for name in far:
+        field = fields[name]
+        assert field.parse(str(field.default)) == field.default
+    usual = {field.name: field for field in session.controls()}
+    assert (usual["input_tokens"].high, usual["output_tokens"].high) == (131_072, 32_768)
 
 
 def test_a_trace_of_another_folder_is_named_by_its_path_in_the_command(

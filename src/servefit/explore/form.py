@@ -51,6 +51,8 @@ def controls(
     sizes = tuple((str(n), str(n)) for n in (1, 2, 4, 8, 16))
     lengths = (("", "lengths below"), *_traces(traces))
     inputs, outputs = _middle(calibration, "input_tokens"), _middle(calibration, "output_tokens")
+    most_in = _most(calibration, "input_tokens", 131072)
+    most_out = _most(calibration, "output_tokens", 32768)
     mean = ("mean", "tokens")
     spread = "deviation / mean; 0: equal"
     rules = (("efficiency", "efficiency (Eq. 13)"), ("tolerance", "tolerance"))
@@ -69,8 +71,8 @@ def controls(
             "Requests",
             _choice("workload", "Lengths", lengths, "of prompts and answers"),
             *_described(
-                _number("input_tokens", "Input", inputs, (1, 131072, 1), *mean, log=True),
-                _number("output_tokens", "Output", outputs, (1, 32768, 1), *mean, log=True),
+                _number("input_tokens", "Input", inputs, (1, most_in, 1), *mean, log=True),
+                _number("output_tokens", "Output", outputs, (1, most_out, 1), *mean, log=True),
                 _number("cv_input", "Input spread", 0.0, (0, 3, 0.05), spread),
                 _number("cv_output", "Output spread", 0.0, (0, 3, 0.05), spread),
                 _number("correlation", "Correlation", 0.0, (-1, 1, 0.05), "of input and output"),
@@ -205,3 +207,9 @@ def _middle(calibration: Calibration, name: str) -> float:
     """A whole length in the middle of what was measured; 256 before any was."""
     seen = calibration.ranges.get(name)
     return 256.0 if seen is None else float(round(math.sqrt(seen.low * seen.high)))
+
+
+def _most(calibration: Calibration, name: str, usual: int) -> int:
+    """The longest that can be asked for: the usual, or what was measured."""
+    seen = calibration.ranges.get(name)
+    return usual if seen is None else max(usual, math.ceil(seen.high))
