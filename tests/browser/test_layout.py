@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.browser.actions import (
     ASKED,
@@ -12,6 +12,7 @@ from tests.browser.actions import (
     put_without_scrolling,
     settle,
     shown,
+    until,
 )
 from tests.browser.conftest import Watched, watched
 
@@ -195,4 +196,30 @@ def test_on_a_phone_mistakes_and_places_are_read_whole(browser: Browser, origin:
     assert not brief.evaluate(clipped)
     assert brief.is_visible()
     assert watch.faults == []
+    page.context.close()
+
+
+TOPS = """() => [...document.querySelectorAll(
+  '#side-a :is(.place, .said, .figures, .copy, .text, .chart, .bar, .warnings, .command, .exports)'
+)].map(e => [e.classList[0], Math.round(e.getBoundingClientRect().top + scrollY)])"""
+
+
+@pytest.mark.parametrize("width", [375, 1440])
+def test_the_first_answer_moves_nothing(browser: Browser, origin: str, width: int) -> None:
+    watch = watched(browser, origin, width, "light")
+    page = watch.page
+    held: list[Route] = []
+    page.route("**/api/view?*", lambda route: held.append(route))
+    page.goto(f"{origin}/{ASKED}")
+    page.wait_for_selector("#side-a")
+    while not held:
+        page.wait_for_timeout(50)
+    waiting = page.evaluate(TOPS)
+    held[0].continue_()
+    page.unroute("**/api/view?*")
+    page.wait_for_selector("#side-a[data-answered]")
+    assert page.evaluate(TOPS) == waiting
+    page.goto(f"{origin}/{ASKED}&epsilon=junk")
+    until(page, "document.querySelector('#side-a .problems')?.textContent")
+    assert page.evaluate(TOPS) == waiting
     page.context.close()

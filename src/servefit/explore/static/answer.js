@@ -96,10 +96,10 @@ export class Side {
     this.part("parts").replaceChildren(...(rows.length ? rows : [element("li", { textContent: "unknown" })]));
   }
 
-  // The same boxes whatever is known; where two are compared, with room for the change against A.
+  // The same boxes whatever is known, and before anything is; where two are compared, with room for the change against A.
   showFigures(compared, other) {
     const before = new Map(other?.feasible ? valuesOf(other).map(([name, , value]) => [name, value]) : []);
-    this.part("figures").replaceChildren(...valuesOf(this.advice).map((entry) => figure(entry, compared, before.get(entry[0]))));
+    this.part("figures").replaceChildren(...valuesOf(this.advice ?? {}).map((entry) => figure(entry, compared, before.get(entry[0]))));
   }
 
   // Said until it can be drawn: what the curves show is of an earlier answer, or nothing.

@@ -236,7 +236,7 @@ function sayPlace(side) {
 
 function showFigures() {
   for (const side of Object.values(sides)) {
-    if (side.advice) side.showFigures(state.b !== null, side.key === "b" ? sides.a.advice : null);
+    side.showFigures(state.b !== null, side.key === "b" ? sides.a.advice : null);
   }
 }
 
@@ -244,6 +244,8 @@ function addSide(key) {
   const side = new Side(key, options.has_runs);
   sides[key] = side;
   page.sides.append(side.article);
+  sayPlace(side);
+  showFigures();
   return ask(key);
 }
 
