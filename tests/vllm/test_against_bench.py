@@ -22,8 +22,9 @@ INPUT, OUTPUT, SPREAD = 64, 32, 0.5
 #: Requests of one benchmark, at least 16 for each in flight: its ramp and its drain, which it
 #: counts, are then a few per cent.
 MIN_PROMPTS, TURNOVERS = 240, 16
-#: Differences that are not noise, as |log ratio|: the benchmark counts its ramp and its drain.
-ALLOWED = {"tokens_per_s": 0.10, "tpot_s": 0.15, "ttft_s": 0.25}
+#: Differences that are not noise, as |log ratio|. The benchmark counts its ramp and its drain, and
+#: on two cores its client, which takes more CPU time, slows the server that it measures.
+ALLOWED = {"tokens_per_s": 0.25, "tpot_s": 0.25, "ttft_s": 0.35}
 #: Where the ratio is not known within this factor, the machine is too busy to tell.
 MOST_NOISE = 1.5
 #: Six comparisons are made: each is to fail by chance once in a hundred times at most.
