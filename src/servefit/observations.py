@@ -67,10 +67,10 @@ def observe(
     """
     columns = _Columns(frame)
     static = columns.number("batch")
-    batch = _first_known(columns.number("mean_batch"), static)
+    batch = first_known(columns.number("mean_batch"), static)
     needed = {"mean_batch or batch": batch}
     if batch_from == "max_num_seqs":
-        batch = _first_known(columns.number("max_num_seqs"), static)
+        batch = first_known(columns.number("max_num_seqs"), static)
         needed = {"max_num_seqs or batch": batch}
     input_tokens, output_tokens = columns.number("input_tokens"), columns.number("output_tokens")
     # A cap is not the batch that ran: it does not turn an E2E into a throughput or back.
@@ -158,7 +158,7 @@ def observe_steps(frame: pl.DataFrame, *, gpu: Hardware | None = None) -> StepOb
     }
     index, unusable = _usable(needed, columns.rows())
     models, hardware = _what_ran(frame[index], gpu)
-    prompts = _first_known(
+    prompts = first_known(
         columns.number("prefill_requests"), np.where(prefill_tokens > 0, 1.0, 0.0)
     )
     steps = EngineSteps(
@@ -223,7 +223,7 @@ def _serving(columns: _Columns, index: IntArray, *, batch_is_cap: bool) -> Servi
         static=(~np.isnan(columns.number("batch")) & np.isnan(columns.number("mean_batch")))[index],
         chunked_prefill=columns.number("chunked_prefill")[index],
         max_num_batched_tokens=columns.number("max_num_batched_tokens")[index],
-        kv_capacity_tokens=_first_known(columns.number("kv_capacity_tokens"), blocks)[index],
+        kv_capacity_tokens=first_known(columns.number("kv_capacity_tokens"), blocks)[index],
         batch_is_cap=batch_is_cap,
     )
 
@@ -251,24 +251,24 @@ def _complete(
     """Throughput and E2E; what is missing follows from the other rates, or from Eq. 6."""
     e2e_s = columns.number("e2e_mean_s")
     tokens = input_tokens + output_tokens
-    throughput = _first_known(
+    throughput = first_known(
         columns.number("total_tokens_per_s"),
         columns.number("requests_per_s") * tokens,
         columns.number("output_tokens_per_s") * tokens / output_tokens,
         batch * tokens / e2e_s,
     )
-    return throughput, _first_known(e2e_s, batch * tokens / throughput)
+    return throughput, first_known(e2e_s, batch * tokens / throughput)
 
 
 def _tpot_s(columns: _Columns, e2e_s: FloatArray, output_tokens: FloatArray) -> FloatArray:
     """TPOT as measured, else by its definition from E2E and TTFT in service."""
     gaps = np.where(output_tokens > 1, output_tokens - 1, np.nan)
-    return _first_known(
+    return first_known(
         columns.number("tpot_mean_s"), (e2e_s - columns.number("ttft_mean_s")) / gaps
     )
 
 
-def _first_known(*candidates: FloatArray) -> FloatArray:
+def first_known(*candidates: FloatArray) -> FloatArray:
     """Element by element, the first that is not NaN."""
     values = candidates[0]
     for other in candidates[1:]:

@@ -10,8 +10,7 @@ from servefit.advise.curve import Curve, measured_curve
 from servefit.advise.decision import Limit
 from servefit.errors import ServefitError
 from servefit.hardware import UNKNOWN, Hardware
-from servefit.observations import hardware_of
-from servefit.points import FloatArray
+from servefit.observations import first_known, hardware_of
 from servefit.runs.table import RunTable
 
 #: A curve has one of each.
@@ -69,21 +68,21 @@ def measured_runs(table: RunTable, *, single_tokens_per_s: float | None = None) 
         raise ServefitError("--measured needs a table of runs, not of engine steps")
     setting = {name: _only(table, name) for name in _SETTING}
     static = table.numbers("batch")
-    cap = _first_known(static, table.numbers("max_num_seqs"), np.ceil(table.numbers("mean_batch")))
-    batch = _first_known(static, table.numbers("mean_batch"), cap)
+    cap = first_known(static, table.numbers("max_num_seqs"), np.ceil(table.numbers("mean_batch")))
+    batch = first_known(static, table.numbers("mean_batch"), cap)
     lengths = table.numbers("input_tokens"), table.numbers("output_tokens")
     tokens = lengths[0] + lengths[1]
-    e2e = _first_known(
+    e2e = first_known(
         table.numbers("e2e_mean_s"), batch * tokens / table.numbers("total_tokens_per_s")
     )
-    throughput = _first_known(
+    throughput = first_known(
         table.numbers("total_tokens_per_s"),
         table.numbers("requests_per_s") * tokens,
         batch * tokens / e2e,
     )
     ttft = table.numbers("ttft_mean_s")
     gaps = np.where(lengths[1] > 1, lengths[1] - 1, np.nan)
-    tpot = _first_known(table.numbers("tpot_mean_s"), (e2e - ttft) / gaps)
+    tpot = first_known(table.numbers("tpot_mean_s"), (e2e - ttft) / gaps)
     curve = measured_curve(
         cap=cap,
         batch=batch,
@@ -136,11 +135,3 @@ def _only(table: RunTable, column: str) -> str | None:
 
 def _stated(dtype: str | None) -> str | None:
     return None if dtype == "auto" else dtype
-
-
-def _first_known(*columns: FloatArray) -> FloatArray:
-    """Element by element the first value that is known."""
-    result = columns[0]
-    for column in columns[1:]:
-        result = np.where(np.isnan(result), column, result)
-    return result
