@@ -91,9 +91,9 @@ def command(
     """Find the batch cap for the server at URL under an SLO: profile, fit, advise, verify.
 
     Points are chosen by what they teach per second; the law is fitted to them, and the cap that it
-    advises is measured before it is printed. All rows stay in the campaign file, and the same
-    command again continues with it. The exit status is 1 if the measurement breaks an SLO or
-    --max-time was up before the end.
+    advises is measured before it is printed: SLOs must hold for latencies as clients see them. All
+    rows stay in the campaign file, and the same command again continues with it. The exit status
+    is 0 only if the cap was measured and keeps every SLO, 1 if not or if --max-time was up.
 
     \b
     Example:
